@@ -15,7 +15,6 @@ from covey.data.leases import Ledger
 from covey.decentral.gossip.gosgd import CountedGossip, GossipLinks
 from covey.decentral.gossip.gossip_lists import DonatedModel, GossipList
 from covey.decentral.gossip.leased_gossip import GossipLeases
-from covey.decentral.gossip.leased_malt import CountedScatter, Scattered
 from covey.decentral.gossip.push_sum import CountedPush, LeasedPushes
 from covey.engines.virtual.lives import VirtualLives
 from covey.errors import CoveyError, PeerLost
@@ -119,7 +118,7 @@ def test_at_whatever_effect_somebody_goes_each_batch_is_in_the_models_once(
 
 
 @pytest.mark.parametrize("faults", FAULTS)
-@pytest.mark.parametrize("strategy", LOSSY)
+@pytest.mark.parametrize("strategy", ["malt", pytest.param("malt over halton", marks=pytest.mark.full)])
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, 15))])
 def test_where_messages_may_be_lost_every_sample_counts_once(strategy: str, faults: str, part: int) -> None:
     for result in everywhere(strategy, faults, range(part + 1, EFFECTS, 15)):
@@ -135,7 +134,7 @@ class Weights:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.lists: dict[int, GossipList] = {}  # of each seat's last life
         self.gone: list[float] = []
-        self.on_way: list[tuple[int, float]] = []  # to whom, and how much
+        self.on_way: list[tuple[int, int, float]] = []  # to whom, from whom, and how much
         began, gone, donate, accept = GossipList.__init__, VirtualLives._gone, DonatedModel.give, DonatedModel.take
         take, add, push = GossipLinks.take_in, LeasedPushes.add, covey.Node.send
 
@@ -149,25 +148,25 @@ class Weights:
 
         def donating(model: Any) -> Any:
             given = donate(model)
-            self.on_way.append((-1, given["weight"]))
+            self.on_way.append((-1, -1, given["weight"]))
             return given
 
         def accepting(model: Any, state: Any, born_again: bool) -> None:
-            self.on_way.remove((-1, state["weight"]))
+            self.on_way.remove((-1, -1, state["weight"]))
             accept(model, state, born_again)
 
         def taking(links: Any, gossip: Any) -> None:
-            self.took(links.replica, gossip.weight)
+            self.took(links.replica, gossip)
             take(links, gossip)
 
         def adding(pushes: Any) -> None:
             for one in pushes.came:
-                self.took(pushes.replica, one.weight)
+                self.took(pushes.replica, one)
             add(pushes)
 
         def sending(node: Any, to: Any, body: Any, **given: Any) -> Any:
             if isinstance(body, CountedPush | CountedGossip):
-                self.on_way.append((to.rank, body.weight))
+                self.on_way.append((to.rank, node.rank, body.weight))
             return push(node, to, body, **given)
 
         patch.setattr(GossipList, "__init__", beginning)
@@ -178,20 +177,20 @@ class Weights:
         patch.setattr(LeasedPushes, "add", adding)
         patch.setattr(covey.Node, "send", sending)
 
-    def took(self, replica: Any, weight: float) -> None:
+    def took(self, replica: Any, given: Any) -> None:
         rank = next(rank for rank, one in self.lists.items() if one.replica is replica)
-        self.on_way.remove((rank, weight))
+        self.on_way.remove((rank, given.sender.rank, given.weight))
 
     @property
     def total(self) -> float:
         left = sum(one.replica.shown.weight for one in self.lists.values())
-        return left + sum(self.gone) + sum(weight for _, weight in self.on_way)
+        return left + sum(self.gone) + sum(weight for *_, weight in self.on_way)
 
 
 @pytest.mark.parametrize(("strategy", "whole"), [(SOFT, 1.0), ("sgp", float(SEATS)), ("sgp(overlap=1)", float(SEATS))])
 def test_no_weight_is_lost_but_that_of_the_lost(monkeypatch: pytest.MonkeyPatch, strategy: str, whole: float) -> None:
     """Where somebody joins, nothing is; where somebody goes, what it had, and what was on its way to it."""
-    for number in range(2, 50, 4):
+    for number in range(2, 50, 6):
         for victim, faults in (
             (1, "leave worker 1#{n}; join worker 1@40ms"), (0, "kill worker 0#{n}"), (2, "kill worker 2#{n}")
         ):  # fmt: skip
@@ -199,10 +198,12 @@ def test_no_weight_is_lost_but_that_of_the_lost(monkeypatch: pytest.MonkeyPatch,
                 weights = Weights(patch)
                 run(strategy, faults.format(n=number))
                 assert abs(weights.total - whole) < 1e-12
-                assert all(to == victim for to, _ in weights.on_way), "only what was on its way to the lost one is lost"
+                assert all(victim in ends for *ends, _ in weights.on_way), (
+                    "only what came from the lost one, or went to it"
+                )
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", "dpsgd over complete", "sgp", "sgp(overlap=1)", "adpsgd"])
+@pytest.mark.parametrize("strategy", ["dpsgd", "dpsgd over complete", "sgp", "sgp(overlap=1)"])
 def test_the_mean_has_moved_once_for_each_batch_when_somebody_joins(
     monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -220,14 +221,13 @@ def test_the_mean_has_moved_once_for_each_batch_when_somebody_joins(
         total = sum(one.replica.flat.parts[0] * one.replica.shown.weight for one in there)
         moved = total[total != 0]  # type: ignore[index]
         if len(there) == SEATS:  # nobody was lost yet
-            on_way = strategy == "adpsgd"  # an answer may be on its way, by which the other has yet to go
-            assert on_way or torch.allclose(moved, torch.full_like(moved, -RATE), rtol=1e-12)
+            assert torch.allclose(moved, torch.full_like(moved, -RATE), rtol=1e-12)
             looked.append(len(moved))
         return make(self, told, donors)
 
     monkeypatch.setattr(GossipList, "__init__", beginning)
     monkeypatch.setattr(GossipList, "_make_list", making)
-    for number in range(12, 60, 3):
+    for number in range(12, 60, 5):
         run(strategy, f"join worker 3@{number}ms", workers="1:4", task=Tracked(4 * STEPS).task())
     assert looked and max(looked) > 5
 
@@ -247,10 +247,10 @@ def test_who_joins_has_the_model_of_the_one_that_contains_most_of_its_seat(monke
     assert any(most for _, most in seen) and all(one == most for one, most in seen)
 
 
-@pytest.mark.parametrize("strategy", [*WHOLE, *RARE, *LOSSY])
+@pytest.mark.parametrize("strategy", [*WHOLE, "malt", *(pytest.param(one, marks=pytest.mark.full) for one in RARE)])
 def test_a_run_that_is_told_to_end_does_so_while_somebody_goes(strategy: str) -> None:
     task = mlp(sgd(), evaluate=lambda model: {"loss": 1.0})
-    for number in range(3, 40, 9):
+    for number in range(3, 40, 12):
         faults = f"leave worker 1@{number}ms; join worker 1@{number + 9}ms"
         result = run(strategy, faults, task=task, until="loss<=2", scores=4, confirm=3)
         assert result.stopped == "target"
@@ -343,16 +343,6 @@ def plant_unread(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GossipLeases, "_forget", dropping)
 
 
-def plant_left_slots(patch: pytest.MonkeyPatch) -> None:
-    """Vectors of a lost worker are folded after its batches went back to the list."""
-
-    def taking(self: Any) -> None:
-        while scatter := self.node.receive_nowait(CountedScatter):
-            self.put(scatter)
-
-    patch.setattr(Scattered, "take_in", taking)
-
-
 def plant_other_round(patch: pytest.MonkeyPatch) -> None:
     """A worker takes a list that is not newer than its own."""
 
@@ -366,7 +356,7 @@ def plant_other_round(patch: pytest.MonkeyPatch) -> None:
 
 PLANTED = [
     (plant_dropped, SOFT), (plant_all_back, SOFT), (plant_early, SOFT), (plant_early, "dpsgd"), (plant_deaf, "adpsgd"),
-    (plant_any_donor, "dpsgd over chain"), (plant_soon_safe, "gosgd(probability=0.25)"), (plant_left_slots, "malt"),
+    (plant_any_donor, "dpsgd over chain"), (plant_soon_safe, "gosgd(probability=0.25)"),
     (plant_other_round, "sgp"),
 ]  # fmt: skip
 
@@ -385,7 +375,7 @@ def test_planted_mistakes_are_found(monkeypatch: pytest.MonkeyPatch, plant: Any,
 
 def _breaks(strategy: str, faults: str) -> bool:
     try:
-        check(run(strategy, faults, workers="1:4", task=Tracked(4 * STEPS).task()), 4 * STEPS, strategy == "malt")
+        check(run(strategy, faults, workers="1:4", task=Tracked(4 * STEPS).task()), 4 * STEPS)
     except (AssertionError, CoveyError, KeyError, IndexError):
         return True
     return False
@@ -393,10 +383,22 @@ def _breaks(strategy: str, faults: str) -> bool:
 
 def test_without_mistakes_the_same_runs_are_whole() -> None:
     for strategy in sorted({strategy for _, strategy in PLANTED}):
-        assert not any(_breaks(strategy, faults) for faults in hard()[::4]), strategy
+        assert not any(_breaks(strategy, faults) for faults in hard()[::8]), strategy
 
 
 def test_weight_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_unread(monkeypatch)
-    with pytest.raises(AssertionError, match="only what was on its way to the lost one is lost"):
+    with pytest.raises(AssertionError, match="only what came from the lost one"):
         test_no_weight_is_lost_but_that_of_the_lost(monkeypatch, "gosgd(probability=1)", 1.0)
+
+
+def test_a_round_that_some_end_and_others_drop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = GossipLeases._forget
+
+    def dropping(self: Any) -> None:
+        self._finish = None
+        forget(self)
+
+    monkeypatch.setattr(GossipLeases, "_forget", dropping)
+    with pytest.raises(CoveyError, match="assert torch.allclose"):
+        test_the_mean_has_moved_once_for_each_batch_when_somebody_joins(monkeypatch, "dpsgd")
