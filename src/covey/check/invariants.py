@@ -145,7 +145,7 @@ def forces_balance(calm: FaultRecord, record: FaultRecord) -> list[str]:
 def weight_is_whole(calm: FaultRecord, record: FaultRecord) -> list[str]:
     """No gossip weight is lost or doubled: only a worker that is lost takes its own along."""
     declared = declares(record.asked, "weights sum to 1")
-    if not declared or record.result is None or _lost_workers(record.result):
+    if not declared or record.result is None or (record.asked.plan.elastic and _lost_workers(record.result)):
         return []
     workers = [replica for who, replica in record.log.replicas.items() if who.role == "worker"]
     whole = 1 - len(record.plan.absent) / len(workers)  # who is not there at the beginning has none
