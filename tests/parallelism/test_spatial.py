@@ -63,3 +63,8 @@ def test_cots_hpc_is_this_by_name() -> None:
     found = run(given, "cots_hpc", 4)
     assert apart(found, run(given, "allreduce", 1)) < 1e-10
     assert found.strategy.startswith("cots_hpc") and "tensor=4" in found.strategy
+
+
+def test_real_processes_compute_the_same() -> None:
+    given = task(Local)
+    assert apart(run(given, "cots_hpc", 2, engine="local"), run(given, "cots_hpc", 2)) < 1e-12

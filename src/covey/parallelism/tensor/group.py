@@ -44,6 +44,7 @@ class TensorGroup:
 
     def __init__(self, members: int, rules: Mapping[str, Rule], me: int = 0) -> None:
         self.members, self.me, self.rules = members, me, rules
+        self._copies: dict[int, list[Any]] = {}  # of a whole value: itself, its version and its copy, until backward
 
     # -- what a member has -------------------------------------------------------------------------------------------
 
@@ -68,14 +69,25 @@ class TensorGroup:
         return found
 
     def copied(self, whole: Tensor) -> Tensor:
-        """A whole value for a use in which each member has a part of its gradient; one sum serves all such uses."""
+        """A whole value for a use in which each member has a part of its gradient; one sum serves all such uses.
+
+        All members must make copies at the same places of a step: the order of the copies is that of the sums.
+        """
         if not (whole.requires_grad and torch.is_grad_enabled()):
             return whole
-        kept: tuple[int, Tensor] | None = getattr(whole, "_copied", None)
-        if kept is None or kept[0] != whole._version:
-            kept = whole._version, _Copied.apply(self, whole)  # type: ignore[no-untyped-call]
-            whole._copied = kept  # type: ignore[attr-defined]
-        return kept[1]
+        kept = self._copies.get(id(whole), [])
+        if not kept or kept[0] is not whole or kept[1] != whole._version:
+            kept.clear()
+            kept = self._copies[id(whole)] = []
+            kept += whole, whole._version, _Copied.apply(self, whole, kept)  # type: ignore[no-untyped-call]
+        copy: Tensor = kept[2]
+        return copy
+
+    def forget(self) -> None:
+        """A step is over: the copies of its values go, those of parameters too, whose numbers may change now."""
+        for kept in self._copies.values():
+            kept.clear()  # its copy's way back has it, too
+        self._copies = {}
 
     def gathered(self, local: Tensor, layout: SplitLayout, why: str) -> Tensor:
         """The whole value of which everybody has a slice; whoever plans is told `why`."""
@@ -139,6 +151,7 @@ class MemberGroup(TensorGroup):
 
     def begin(self, node: Node) -> None:
         """A step."""
+        self.forget()
         self._node, self.turns, self._turn = node, self._turn or self.turns, 0
 
     def everybodys(self, mine: Tensor) -> list[Tensor]:
@@ -183,13 +196,14 @@ class _Summed(torch.autograd.Function):
 
 class _Copied(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: TensorGroup, whole: Tensor) -> Tensor:
-        ctx.group = group
+    def forward(ctx: Any, group: TensorGroup, whole: Tensor, kept: list[Any]) -> Tensor:
+        ctx.group, ctx.kept = group, kept
         return whole.view_as(whole)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        return None, ctx.group.add(grads[0])
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        ctx.kept.clear()  # no use follows
+        return None, ctx.group.add(grads[0]), None
 
 
 class _Gathered(torch.autograd.Function):

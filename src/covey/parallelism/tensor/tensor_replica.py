@@ -11,7 +11,7 @@ from torch import nn
 
 from covey.errors import PlanError
 from covey.message import Address, Message
-from covey.model.batches import BatchSource
+from covey.model.batches import Batch, BatchSource
 from covey.model.flat import Flat
 from covey.model.optimizers import MakeOptimizer
 from covey.model.replica import Replica
@@ -91,13 +91,20 @@ class TensorReplica(CutReplica):
         self.compute.working.refresh()
         await self._bring_shared(node)
         self.parts.group.begin(node)
-        work = partial(Replica.differentiate, self, node.step)
+        work = partial(self._differentiate, node.step)
         self.compute.begins()
         self.compute.batch = await node.compute(work, self.parts.load, talks=True)
         await self.announce(node)
         if clip and self.updates.clip_norm is not None:
             return self.updates.clip_(self.grad, await self._length(node))
         return self.grad
+
+    def _differentiate(self, step: int) -> Batch:
+        """(On the compute thread) This member's forward and backward."""
+        try:
+            return Replica.differentiate(self, step)
+        finally:
+            self.parts.group.forget()
 
     async def _bring_shared(self, node: Node) -> None:
         """Let everybody compute on the owners' numbers, and on the first member's buffers."""
