@@ -34,7 +34,8 @@ from benchmarks.roles import process_of
 
 ROOT = Path(__file__).parent.parent.parent
 TASK = str(ROOT / "benchmarks" / "losses" / "task.py")
-CALM = 2.0  # seconds of steps before a kill
+CALM = 1.0  # seconds of steps before a kill
+GROWN = 3.0  # seconds after which a process takes part
 Find = Callable[["Program"], int | None]
 
 
@@ -109,8 +110,13 @@ def wait_for(happened: Callable[[], Any], seconds: float, what: str, program: Pr
 
 
 def role(name: str) -> Find:
-    """The process of a role of covey's."""
-    return lambda program: process_of(name, program.process.pid)
+    """The process of a role of covey's that was there before it could have been killed last."""
+
+    def find(program: Program) -> int | None:
+        found = process_of(name, program.process.pid)
+        return found if found and time.time() - Path(f"/proc/{found}").stat().st_ctime > GROWN else None
+
+    return find
 
 
 def member(program: Program) -> int | None:
@@ -122,7 +128,7 @@ def member(program: Program) -> int | None:
 def run_of(strategy: str, workers: str, *more: str) -> tuple[str, ...]:
     return (
         "-m", "covey", "run", TASK, "--strategy", strategy, "--workers", workers, "--epochs", "100000", "--threads",
-        "1", "--quiet", *more,
+        "1", "--quiet", "--max-failures", "20", *more,
     )  # fmt: skip
 
 
