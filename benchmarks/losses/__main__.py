@@ -4,6 +4,7 @@ kills     from the SIGKILL of a worker to the second step after it, beside torch
 goodput   steps in the same time with a kill every minute and without any
 cost      a range in which nobody comes or goes against the same number of workers, in turns
 failover  the longest gap between two updates when one of two copies of a server is killed
+joining   steps of one worker while another one with 300 MB of state joins, against its steps before
 
 A step is what an optimizer does: all programs step by the same one. The first step after a kill may have been under way
 when it came; the second one was not.
@@ -69,12 +70,12 @@ class Program:
 
     def times(self, without: int = 0) -> list[float]:
         """When steps were done, in all processes but one."""
-        found: list[float] = []
-        for place in self.steps.iterdir():
-            if place.name != str(without):
-                data = place.read_bytes()
-                found += struct.unpack(f"{len(data) // 8}d", data[: len(data) // 8 * 8])
-        return sorted(found)
+        names = [place.name for place in self.steps.iterdir() if place.name != str(without)]
+        return sorted(step for name in names for step in self.times_of(name))
+
+    def times_of(self, process: str) -> list[float]:
+        data = (self.steps / process).read_bytes()
+        return list(struct.unpack(f"{len(data) // 8}d", data[: len(data) // 8 * 8]))
 
     def stepping(self, seconds: float = 0.5) -> list[int]:
         """The processes that have stepped just now."""
@@ -125,9 +126,9 @@ def member(program: Program) -> int | None:
     return random.choice(alive) if len(alive) == 2 else None
 
 
-def run_of(strategy: str, workers: str, *more: str) -> tuple[str, ...]:
+def run_of(strategy: str, workers: str, *more: str, task: str = TASK) -> tuple[str, ...]:
     return (
-        "-m", "covey", "run", TASK, "--strategy", strategy, "--workers", workers, "--epochs", "100000", "--threads",
+        "-m", "covey", "run", task, "--strategy", strategy, "--workers", workers, "--epochs", "100000", "--threads",
         "1", "--quiet", "--max-failures", "20", *more,
     )  # fmt: skip
 
@@ -173,7 +174,7 @@ def spread(outages: list[float]) -> dict[str, Any]:
     ordered = sorted(outages)
     return {
         "kills": len(ordered), "median": round(statistics.median(ordered), 3),
-        "95th percentile": round(ordered[round(0.95 * (len(ordered) - 1))], 3), "longest": round(ordered[-1], 3),
+        "95th percentile": round(percentile(ordered), 3), "longest": round(ordered[-1], 3),
     }  # fmt: skip
 
 
@@ -239,8 +240,41 @@ def gap(victim: str) -> float:
     return max(after - before for before, after in pairwise(times))
 
 
+def joining(count: int = 5, strategy: str = "allreduce") -> dict[str, Any]:
+    """The 95th percentile of a worker's steps from the start of a second one until it steps, over that before."""
+    found = [joined(strategy) for _ in range(count)]
+    return {
+        "joins": count, "ratio": round(statistics.median(ratio for ratio, _, _ in found), 3),
+        "longest step": round(max(longest for _, longest, _ in found), 2),
+        "seconds": round(statistics.median(seconds for _, _, seconds in found), 2),
+    }  # fmt: skip
+
+
+def joined(strategy: str) -> tuple[float, float, float]:
+    with running(*run_of(strategy, "1:2", task=f"{TASK}:wide")) as program:
+        wait_for(lambda: len(program.times()) > 10, 60, "no step", program)
+        victim = wait_for(lambda: role("worker 1")(program), 60, "worker 1 is not there", program)
+        os.kill(victim, signal.SIGTERM)
+        time.sleep(6)
+        known = {place.name for place in program.steps.iterdir()}
+        asked = time.monotonic()
+        program.process.send_signal(signal.SIGUSR1)
+        wait_for(lambda: {place.name for place in program.steps.iterdir()} - known, 60, "nobody joins", program)
+        entered = time.monotonic()
+        (survivor,) = (name for name in known if name != str(victim))
+        times = program.times_of(survivor)
+    before = sorted(b - a for a, b in pairwise(times) if asked - 4 < a < asked)
+    during = sorted(b - a for a, b in pairwise(times) if asked < b and a < entered)
+    return percentile(during) / percentile(before), during[-1] / statistics.median(before), entered - asked
+
+
+def percentile(ordered: list[float]) -> float:
+    """The 95th."""
+    return ordered[round(0.95 * (len(ordered) - 1))]
+
+
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    "kills": kills, "goodput": goodput, "cost": cost, "failover": failover,
+    "kills": kills, "goodput": goodput, "cost": cost, "failover": failover, "joining": joining,
 }  # fmt: skip
 
 

@@ -13,15 +13,31 @@ from torch import nn
 
 BATCH = 64
 
+WIDTH = 5000  # 25 million parameters in a matrix: with two states of Adam 300 MB
+
+
+def note() -> None:
+    """Write that a step is done, into the folder STEPS of the environment."""
+    if folder := os.environ.get("STEPS"):
+        with Path(folder, str(os.getpid())).open("ab") as file:
+            file.write(struct.pack("d", time.monotonic()))
+
 
 class NotedSGD(torch.optim.SGD):
-    """SGD that writes when it has stepped, into the folder STEPS of the environment."""
+    """SGD that notes its steps."""
 
     def step(self, closure: Any = None) -> Any:
         done = super().step(closure)
-        if folder := os.environ.get("STEPS"):
-            with Path(folder, str(os.getpid())).open("ab") as file:
-                file.write(struct.pack("d", time.monotonic()))
+        note()
+        return done
+
+
+class NotedAdam(torch.optim.Adam):
+    """Adam that notes its steps."""
+
+    def step(self, closure: Any = None) -> Any:
+        done = super().step(closure)
+        note()
         return done
 
 
