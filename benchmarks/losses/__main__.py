@@ -66,6 +66,9 @@ class Program:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        for place in self.steps.iterdir():  # torchrun's workers have sessions of their own
+            with suppress(ProcessLookupError):
+                os.kill(int(place.name), signal.SIGKILL)
         self.log.close()
 
     def times(self, without: int = 0) -> list[float]:
@@ -166,7 +169,7 @@ def outage(program: Program, find: Find) -> float:
     victim = wait_for(lambda: find(program), 60, "nobody to kill", program)
     when = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    second: float = wait_for(lambda: program.after(when, 2, victim), 60, "no step after the kill", program)
+    second: float = wait_for(lambda: program.after(when, 2, victim), 240, "no step after the kill", program)
     return second - when
 
 
