@@ -62,9 +62,12 @@ def words(error: BaseException) -> str:
 def story(error: BaseException) -> str:
     """The traceback from the user's own first line on; all of it where the mistake is covey's.
 
-    Nothing where a part of the task failed without a line of the user's own: the frames of torch tell no more.
+    Nothing where a part of the task failed without a line of the user's own: the frames of torch tell no more. Of a
+    file of the user's that cannot be read as Python, the line.
     """
     begin = users_line(error)
+    if begin is None and isinstance(error, SyntaxError) and error.filename and is_users(error.filename):
+        return "".join(traceback.format_exception_only(error))
     if begin is None and hasattr(error, _MARK):
         return ""
     shown = "".join(traceback.format_exception(type(error), error, begin or error.__traceback__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from types import FunctionType
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from covey import Task, fit
 from covey.cli import app
 from covey.errors import CoveyError, PlanError, RoleFailed
-from covey.faults import REPORT, users_line, words
+from covey.faults import REPORT, story, users_line, words
 from tests.worlds import cloud, mlp
 
 X, Y = cloud(64)
@@ -121,6 +122,16 @@ def test_what_is_coveys_own_mistake_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(RoleFailed, match="worker 0 failed: TypeError: 'NoneType' object is not callable") as failed:
         fit(mlp(), "local_sgd", 1, engine="simulated", epochs=1)
     assert str(failed.value).endswith(REPORT) and "covey/decentral/averaging/local_sgd.py" in str(failed.value)
+
+
+def test_a_script_that_is_no_python_is_the_users_mistake(tmp_path: Any) -> None:
+    """Also where a role reads it, which `covey launch` has it do."""
+    script = tmp_path / "train.py"
+    script.write_text("def f(:\n    pass\n")
+    with pytest.raises(SyntaxError) as raised:
+        runpy.run_path(str(script))
+    told = story(raised.value.with_traceback(None))  # this test's own lines are a user's
+    assert told == f'  File "{script}", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
 
 
 def test_an_exception_of_the_users_own_kind_keeps_its_words() -> None:

@@ -72,6 +72,4 @@ def _without_covey(error: Exception, voice: Voice) -> str:
     """The traceback from the user's own code on; all of it when there is none, for then covey is at fault."""
     if voice == "verbose":
         return "".join(traceback.format_exception(error))
-    if isinstance(error, SyntaxError) and error.filename and faults.is_users(error.filename):
-        return "".join(traceback.format_exception_only(error))
     return faults.story(error) or f"{faults.words(error)}\n"
