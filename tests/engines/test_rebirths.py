@@ -177,20 +177,48 @@ def die_twice(rebirths: Rebirths) -> None:
 def test_others_go_on_at_once_where_enough_are_left(ranged: Ranged) -> None:
     rebirths, told, _ = ranged
     assert rebirths.lost(WHO, KILLED, heard())
-    assert not rebirths.seats and rebirths.empty == {WHO} and not rebirths.settled
+    assert not rebirths.seats and rebirths.empty == {WHO} and rebirths.settled, "checkpoints may be kept"
     assert told == [([*OTHERS, SCORER], control.Install(WHO, 2, "ipc://nobody-1.2", empty=True))]
     assert rebirths.workers == 3 and rebirths.log.events[0].event == "rebirth", "it comes back by itself"
     rebirths.advance(heard(), [], 0.5)
     seat = rebirths.seats[WHO]
     assert not rebirths.empty and (seat.life, seat.step, seat.forked) == (3, 0, True), "it enters where the others are"
+    assert not rebirths.awaited and not rebirths.settled, "the model may be scored, but the run not kept"
+    ready = heard()
+    ready.inbox[control.RoleReady] = {WHO: control.RoleReady("", 1)}
+    ready.phase = "scoring"
+    rebirths.advance(ready, [], 0.6)
+    assert len(told) == 1, "nobody hears of it while the model is scored"
+    rebirths.advance(heard(), [], 0.7)
+    assert told[-1] == ([*OTHERS, SCORER], control.Install(WHO, 3, "ipc://next-3")) and rebirths.awaited
     seat.told[OTHERS[2]] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
     rebirths._enter(seat, [])
     assert rebirths.log.events[0].stalled == 0.0, "training has not stood still"
 
 
+def test_a_life_that_dies_while_it_is_built_has_held_up_nobody(ranged: Ranged) -> None:
+    rebirths = ranged[0]
+    rebirths.renewal = replace(cast(Renewal, rebirths.renewal), deaths=Deaths(9))
+    die_twice(rebirths)
+    assert [(event.event, event.stalled) for event in rebirths.log.events] == [("rebirth", 0.0), ("rebirth", 0.0)]
+    rebirths.advance(heard("stopping"), [], 0.9)
+    assert rebirths.returning.keys() == {WHO} and rebirths.settled, "a run that ends does not wait for it"
+
+
+def test_a_new_life_knows_who_was_lost_after_the_end_of_its_program(ranged: Ranged) -> None:
+    rebirths, told, _ = ranged
+    rebirths.roster.seen[OTHERS[0]] = RoleRecord(heard=0.0, step=9, ended=True)
+    assert rebirths.lost(OTHERS[0], KILLED, heard()) and rebirths.lost(WHO, KILLED, heard())
+    rebirths.seats[WHO].told[OTHERS[2]] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
+    rebirths._enter(rebirths.seats[WHO], [])
+    (go,) = (word for _, word in told if isinstance(word, control.Go))
+    assert go.ended == [OTHERS[0]]
+
+
 def test_where_too_few_are_left_they_wait_for_the_one_that_died(ranged: Ranged) -> None:
     rebirths, told, _ = ranged
     rebirths.empty.add(OTHERS[0])
+    rebirths.finished.add(OTHERS[0])
     assert rebirths.lost(WHO, KILLED, heard())
     assert rebirths.seats[WHO].step == 7 and WHO not in rebirths.empty and not told
 

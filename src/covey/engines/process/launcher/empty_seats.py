@@ -50,4 +50,5 @@ class EmptySeat:
     forked: bool = False
     ready: bool = False
     told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
-    missed: bool = True  # the others may wait for it
+    missed: bool = True  # the others may wait for it from the beginning
+    announced: bool = False  # the others know of its next life, and may wait for it

@@ -105,7 +105,7 @@ class ModelScoring:
         """
         watch.stop()
         self.pauses.last = time.monotonic()
-        if self.quiescence.drain(given_up=lambda: bool(self.monitor.rebirths.seats)):
+        if self.quiescence.drain(given_up=lambda: self.monitor.rebirths.awaited):
             return True
         watch.start()
         return False

@@ -67,8 +67,13 @@ class Rebirths:
 
     @property
     def settled(self) -> bool:
-        """Whether nobody is lost, and every new life knows where it goes on."""
-        return not self.seats and not self.returning and all(self.roster.seen[who].ended for who in self.entered)
+        """Whether every seat is taken, or empty for now, and every new life knows where it goes on."""
+        return not self.seats and all(self.roster.seen[who].ended for who in self.entered)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether others wait for one that was lost, or that is about to enter."""
+        return any(seat.missed or seat.announced for seat in self.seats.values())
 
     def life(self, who: Address) -> int:
         """In which life a role is, or is about to be."""
@@ -104,12 +109,12 @@ class Rebirths:
         step = max(0, seen.step, self.first.get(who, 0))
         if before := self.seats.get(who):  # its next life died before it could begin
             step = max(step, before.step)
-            before.event.stalled = now - before.died
+            before.event.stalled = (now - before.died) * before.missed
         event = self.log.add(
             "rebirth", str(who), f"killed by signal {number}", seconds=self.seconds, workers=self.workers
         )
         seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
-        left = sum(other not in self.empty | self.seats.keys() | {who} for other in self.roster.trainers)
+        left = sum(other not in self.finished | self.seats.keys() | {who} for other in self.roster.trainers)
         if copies or not self.renewal.least or left < self.renewal.least:
             self.seats[who] = seat
             self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
@@ -194,22 +199,29 @@ class Rebirths:
                 self._join(who)
             self._scale()
         for seat in list(self.seats.values()):
-            if not seat.forked and time.monotonic() >= seat.due:
-                self._fork(seat)
-            if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
-                seat.ready = True
-                for who in self.endpoints.keys() - self._unknown - {seat.who}:
-                    self._install(who, [seat.who])
-                if not seat.missed:
-                    self._announce(seat)
-            if seat.ready and heard.phase in ENTERED_IN and all(who in seat.told for who in self._listeners(seat)):
-                self._enter(seat, orders)
+            self._fill(seat, heard, orders)
+
+    def _fill(self, seat: EmptySeat, heard: HeardWords, orders: Sequence[control.Downward]) -> None:
+        if not seat.forked and time.monotonic() >= seat.due:
+            self._fork(seat)
+        if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
+            seat.ready = True
+            if seat.missed:
+                self._introduce(seat)
+        if not seat.ready or heard.phase not in ENTERED_IN:
+            return
+        if not seat.announced:
+            self._introduce(seat)
+            self._announce(seat)
+        if all(who in seat.told for who in self._listeners(seat)):
+            self._enter(seat, orders)
 
     def _scale(self) -> None:
         """Have as many workers as are worth it, while nobody comes or has ended."""
         assert self.renewal is not None
         present = {who: self.life(who) for who in self.roster.trainers if who not in self.empty}
-        if not self.renewal.scaling or not self.settled or any(self.roster.seen[who].ended for who in present):
+        calm = self.settled and not self.returning
+        if not self.renewal.scaling or not calm or any(self.roster.seen[who].ended for who in present):
             return
         who = self.renewal.scaling.look(self.seconds, self.roster.samples, present, self.empty)
         if who in self.empty:
@@ -229,13 +241,19 @@ class Rebirths:
 
     def _announce(self, seat: EmptySeat) -> None:
         """Have the others speak to a new life, for which they wait from then on; who is being built hears it later."""
+        seat.announced = True
         building = {who for who, other in self.seats.items() if not other.ready}
         self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
 
+    def _introduce(self, seat: EmptySeat) -> None:
+        """Tell a new life of all others that were born again, or are gone."""
+        for who in self.endpoints.keys() - self._unknown - {seat.who}:
+            self._install(who, [seat.who])
+
     @property
     def _unknown(self) -> set[Address]:
-        """New lives that nobody speaks to: those without a process yet, and those that are not missed until ready."""
-        return {who for who, seat in self.seats.items() if not seat.forked or not (seat.missed or seat.ready)}
+        """New lives that nobody speaks to yet."""
+        return {who for who, seat in self.seats.items() if not seat.announced}
 
     def _listeners(self, seat: EmptySeat) -> list[Address]:
         """Who must speak to the new life before it enters: all that the others know."""
@@ -248,7 +266,7 @@ class Rebirths:
         self.board.tell(listeners, control.Install(who, life, self.endpoints[who], empty))
 
     def _enter(self, seat: EmptySeat, orders: Sequence[control.Downward]) -> None:
-        ended = [who for who, word in seat.told.items() if word.ended]
+        ended = [*(who for who, word in seat.told.items() if word.ended), *sorted(self.finished - self.empty)]
         free = min(word.floor for word in seat.told.values())
         self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
         for order in orders if seat.who in self.roster.trainers else ():

@@ -82,7 +82,7 @@ class Supervisor:
             self.monitor.pump(0.05)
             if self.keeper:
                 self.keeper.look()
-            if not (self.monitor.rebirths.seats or self.ending.begun):  # a lost worker comes back first
+            if not (self.monitor.rebirths.awaited or self.ending.begun):  # a lost worker comes back first
                 self.proceed()
         return self.finish()
 
