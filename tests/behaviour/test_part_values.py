@@ -157,8 +157,9 @@ MESH = {"stage": 2, "cut": "equal"}
 TRIED: Mapping[str, tuple[Any, ...]] = {
     "replica": (1, 2), "stage": (1, 3, 4), "microbatches": (1, 2, 3), "chunks": (1, 2),
     "cut": ("best", "4:7", "0", 4, "3"),
-    "memory": ("1KB", "1MB"), "load": ("60:40", "10:90", 50),
+    "memory": ("1KB", "1MB"), "load": ("60:40", "10:90", 50), "split": ("best",),
 }  # fmt: skip
+ELSEWHERE = {"shard", "zero", "expert", "tensor", "split"}  # refused with stages; tests/parallelism holds their values
 CUT = (
     "stage=2, cut=equal, timetable=gpipe, microbatches=3",
     "stage=2, cut=equal, timetable=pipedream, vertical=true",
@@ -191,7 +192,8 @@ STRATEGIES = (
 
 def meshes() -> dict[str, bool]:
     """SPECs, and whether they are tried in every run of the tests."""
-    found = {f"allreduce with {written('mesh', one)}": "timetable" in one for one, _ in variants(Mesh, TRIED, MESH)}
+    tried = [one for one, _ in variants(Mesh, TRIED, MESH) if not ELSEWHERE & one.keys()]
+    found = {f"allreduce with {written('mesh', one)}": "timetable" in one for one in tried}
     found |= {f"allreduce with mesh({inside})": "stage=2" in inside for inside in CUT}
     for name in STRATEGIES:
         for order in ("1f1b", "pipedream", "2bw"):
