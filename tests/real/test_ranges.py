@@ -72,8 +72,17 @@ def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str,
     assert workers == [2, 2, 3]
     assert "worker 1 was told to leave; 2 workers go on" in guide.said
     assert "worker 0 died (killed by signal 9); 1 worker goes on until it is back" in guide.said
-    assert any(re.fullmatch(r"worker 0 is back after .* s; now 2 workers", line) for line in guide.said)
     assert "worker 1 joined; now 3 workers" in guide.said
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "allreduce"])
+def test_one_that_is_killed_comes_back_and_training_has_not_stood_still(room: Room, strategy: str) -> None:
+    guide = Guide(room, "kill worker 1")
+    result = fit(room.task(before_step="time.sleep(0.02)"), strategy, "1:2", steps=300, watcher=guide)
+    check(result, guide, ["rebirth worker 1"], 2 * 300 * 4)
+    (event,) = result.membership  # type: ignore[misc]
+    assert event.stalled == 0.0 and event.workers == 2
+    assert any(re.fullmatch(r"worker 1 is back after .* s; now 2 workers", line) for line in guide.said)
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce"])
