@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from covey.engines.process import control
 from covey.engines.worker_scaling import ScaledSeats
-from covey.membership import Deaths
+from covey.membership import Deaths, workers
 from covey.message import Address
 from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
@@ -52,3 +52,13 @@ class EmptySeat:
     told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
     missed: bool = True  # the others may wait for it from the beginning
     announced: bool = False  # the others know of its next life, and may wait for it
+
+    def filled(self, now: float, count: int) -> str:
+        """Write down that training stood still while it was missed, and say that it is one of so many workers again."""
+        seconds = now - self.died
+        self.event.stalled = seconds * self.missed
+        if self.event.event == "join":
+            return f"{self.who} joined; now {workers(count)}"
+        if self.missed:
+            return f"{self.who} died ({self.event.cause}); born again after {seconds:.1f} s"
+        return f"{self.who} is back after {seconds:.1f} s; now {workers(count)}"

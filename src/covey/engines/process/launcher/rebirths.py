@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
@@ -12,7 +13,7 @@ from covey.engines.process.launcher.empty_seats import EmptySeat, HeardWords, Re
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
-from covey.membership import by_seniority, copies_lost, go_on, too_few, workers
+from covey.membership import by_seniority, copies_lost, go_on, too_few
 from covey.message import Address
 from covey.observe.membership import MembershipLog
 
@@ -24,9 +25,7 @@ ENTERED_IN = ("training", "stopping")  # while the model is scored, or kept, nob
 class Rebirths:
     """The empty seats of a run. Every other role first drops its link to the old life: nothing of it comes later."""
 
-    def __init__(
-        self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]
-    ) -> None:  # fmt: skip
+    def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]) -> None:
         self.roster, self.board, self.renewal, self.say = roster, board, renewal, say
         self.seats: dict[Address, EmptySeat] = {}
         self.endpoints: dict[Address, str] = {}  # of all that were born again
@@ -106,23 +105,19 @@ class Rebirths:
             if not self.renewal.least:
                 raise
             return self._leave(who, str(lost).removeprefix(f"{who} ").split(";")[0])
-        step = max(0, seen.step, self.first.get(who, 0))
-        if before := self.seats.get(who):  # its next life died before it could begin
-            step = max(step, before.step)
-            before.event.stalled = (now - before.died) * before.missed
-        event = self.log.add(
-            "rebirth", str(who), f"killed by signal {number}", seconds=self.seconds, workers=self.workers
-        )
+        step, before = max(0, seen.step, self.first.get(who, 0)), self.seats.get(who)
+        if before:  # its next life died before it could begin
+            step, before.event.stalled = max(step, before.step), (now - before.died) * before.missed
+        cause = f"killed by signal {number}"
+        event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=self.workers)
         seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
         left = sum(other not in self.finished | self.seats.keys() | {who} for other in self.roster.trainers)
         if copies or not self.renewal.least or left < self.renewal.least:
-            self.seats[who] = seat
-            self.roster.seen[who] = RoleRecord(heard=now, step=seen.step)
-        else:  # nobody waits until it is back
-            seat.missed = False
-            self.returning[who] = seat
-            self._vacate(who)
-            self.say(f"{who} died ({event.cause}); {go_on(left)} until it is back")
+            self.seats[who], self.roster.seen[who] = seat, RoleRecord(heard=now, step=seen.step)
+            return True
+        self.returning[who] = replace(seat, missed=False)
+        self._vacate(who)
+        self.say(f"{who} died ({cause}); {go_on(left)} until it is back")
         return True
 
     @property
@@ -165,15 +160,13 @@ class Rebirths:
     def _return(self, who: Address) -> None:
         """One that died takes its seat again, where others have gone on meanwhile."""
         assert self.renewal is not None
-        seat = self.returning.pop(who)
-        seat.life, seat.step = self.renewal.deaths.next_life(who), 0
         self.empty.remove(who)
-        self._take(seat)
+        seat = self.returning.pop(who)
+        self._take(replace(seat, life=self.renewal.deaths.next_life(who), step=0))
 
     def _take(self, seat: EmptySeat) -> None:
         self.finished.remove(seat.who)
-        self.roster.seen[seat.who] = RoleRecord(heard=time.monotonic())
-        self.seats[seat.who] = seat
+        self.seats[seat.who], self.roster.seen[seat.who] = seat, RoleRecord(heard=time.monotonic())
 
     def hear(self, by: Address, word: control.Installed | control.Resumed) -> None:
         """A role speaks to a new life, or goes on as one."""
@@ -182,8 +175,7 @@ class Rebirths:
             if seat := self.copying.pop(by, None):
                 self._tell(seat)
             return self.roster.tallies[word.who or by].resume(word.samples)
-        seat = self.seats.get(word.who)
-        if seat and seat.life == word.life:
+        if (seat := self.seats.get(word.who)) and seat.life == word.life:
             seat.told[by] = word
 
     def advance(self, heard: HeardWords, orders: Sequence[control.Downward], seconds: float) -> None:
@@ -220,8 +212,9 @@ class Rebirths:
         """Have as many workers as are worth it, while nobody comes or has ended."""
         assert self.renewal is not None
         present = {who: self.life(who) for who in self.roster.trainers if who not in self.empty}
-        calm = self.settled and not self.returning
-        if not self.renewal.scaling or not calm or any(self.roster.seen[who].ended for who in present):
+        if not self.renewal.scaling or not self.settled or self.returning:
+            return
+        if any(self.roster.seen[who].ended for who in present):
             return
         who = self.renewal.scaling.look(self.seconds, self.roster.samples, present, self.empty)
         if who in self.empty:
@@ -246,14 +239,12 @@ class Rebirths:
         self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
 
     def _introduce(self, seat: EmptySeat) -> None:
-        """Tell a new life of all others that were born again, or are gone."""
-        for who in self.endpoints.keys() - self._unknown - {seat.who}:
+        for who in self.endpoints.keys() - self._unknown - {seat.who}:  # all that were born again, or are gone
             self._install(who, [seat.who])
 
     @property
     def _unknown(self) -> set[Address]:
-        """New lives that nobody speaks to yet."""
-        return {who for who, seat in self.seats.items() if not seat.announced}
+        return {who for who, seat in self.seats.items() if not seat.announced}  # nobody speaks to them yet
 
     def _listeners(self, seat: EmptySeat) -> list[Address]:
         """Who must speak to the new life before it enters: all that the others know."""
@@ -280,12 +271,4 @@ class Rebirths:
             self._tell(seat)
 
     def _tell(self, seat: EmptySeat) -> None:
-        """Say how long a seat was empty; training stood still only where it was missed."""
-        seconds = time.monotonic() - seat.died
-        seat.event.stalled = seconds * seat.missed
-        if seat.event.event == "join":
-            self.say(f"{seat.who} joined; now {workers(self.workers)}")
-        elif seat.missed:
-            self.say(f"{seat.who} died ({seat.event.cause}); born again after {seconds:.1f} s")
-        else:
-            self.say(f"{seat.who} is back after {seconds:.1f} s; now {workers(self.workers)}")
+        self.say(seat.filled(time.monotonic(), self.workers))
