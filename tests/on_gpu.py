@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import covey
 from covey import Task
 from covey.vector import Vector
 
@@ -96,6 +97,12 @@ moved = Task(
     device=DEVICE,
 )  # fmt: skip
 compiled = replace(moved, compile=True)
+routed = replace(
+    moved,
+    model=lambda: nn.Sequential(
+        nn.Linear(64, 128), covey.nn.Experts(lambda: nn.Linear(128, 128), experts=4, top=2), nn.Linear(128, 2)
+    ),
+)
 plain = Task(model=perceptron, data=(X, Y), optimizer=sgd, loss=nn.CrossEntropyLoss(), batch_size=32)
 
 
@@ -173,6 +180,24 @@ def shards() -> int:
     return sum(check(f"zero={zero}", apart(one, here), 1e-6) for zero, one in enumerate(found, 1))
 
 
+def splits() -> int:
+    """Layers whose slices live on the card: tensor=2 against one whole model."""
+    pairs = [("moved", "plain", 12), ("text", "text", STEPS)]
+    found = 0
+    for cut, whole, steps in pairs:
+        divided = weights_of(cut, "allreduce with mesh(tensor=2)", 2, steps, ON_GPU_DROP="0")[0]
+        alone = weights_of(whole, "allreduce", 1, steps, ON_GPU_DROP="0")[0]
+        found += check(f"tensor=2, {cut}", apart(divided, alone), 1e-5)
+    return found
+
+
+def experts() -> int:
+    """Experts of two workers on the card, against two whole models on the card and on the processor."""
+    divided = weights_of("routed", "allreduce with mesh(expert=2)", 2, 12)[0]
+    whole, here = (weights_of("routed", "allreduce", 2, 12, ON_GPU=device)[0] for device in (DEVICE, "cpu"))
+    return check("expert=2", apart(divided, whole), 1e-5) + check("experts, processor", apart(whole, here), 1e-5)
+
+
 def pipelines() -> int:
     broken = 0
     for cut, drop in CUTS.items():
@@ -188,5 +213,6 @@ def pipelines() -> int:
 
 if __name__ == "__main__":
     os.environ["ON_GPU"] = DEVICE = sys.argv[1] if len(sys.argv) > 1 else DEVICE
-    parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "shards": shards, "pipelines": pipelines}
+    parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "shards": shards}
+    parts |= {"splits": splits, "experts": experts, "pipelines": pipelines}
     sys.exit(min(1, sum(parts[name]() for name in (sys.argv[2:] or parts))))
