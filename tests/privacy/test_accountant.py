@@ -74,11 +74,14 @@ def test_values_of_tensorflow_privacy(case: tuple[float, float, int, float]) -> 
 def exact_delta(epsilon: float, noise: float, rounds: int) -> float:
     """Without sampling (Balle and Wang 2018, theorem 8)."""
     mu = math.sqrt(rounds) / noise
-    below = [math.erfc(-(sign * mu / 2 - epsilon / mu) / math.sqrt(2)) / 2 for sign in (1, -1)]
-    return below[0] - math.exp(epsilon) * below[1]
+    places = torch.tensor([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu], dtype=torch.float64)
+    above, below = torch.special.log_ndtr(places).tolist()
+    return math.exp(above) - math.exp(epsilon + below)
 
 
-@pytest.mark.parametrize("case", [(1.0, 1, 1e-5), (4.0, 30, 1e-9), (20.0, 7, 1e-3), (0.5, 4, 1e-6)])
+@pytest.mark.parametrize(
+    "case", [(1.0, 1, 1e-5), (4.0, 30, 1e-9), (20.0, 7, 1e-3), (0.5, 4, 1e-6), (0.1, 100, 1e-5), (0.01, 1, 1e-8)]
+)
 def test_without_sampling_it_is_the_exact_value_and_never_below_it(case: tuple[float, int, float]) -> None:
     noise, rounds, delta = case
     found = epsilon(noise, 1.0, rounds, delta)
@@ -100,6 +103,12 @@ def test_one_sampled_round_is_a_bound_in_both_directions() -> None:
         return max(float((one - math.exp(at) * other).clamp(min=0).sum()) * scale for one, other in pairs)
 
     assert worst(found) <= delta < worst(found / 1.01)
+
+
+def test_a_large_loss_of_a_sampled_round_counts() -> None:
+    """Then a client who took part shows, and what is left of sampling is the chance that it did."""
+    sampled, always = epsilon(0.02, 0.5, 1, 1e-5), epsilon(0.02, 1.0, 1, 2e-5)
+    assert sampled == pytest.approx(always - math.log(2), rel=0.002) and always > 1400
 
 
 def test_it_grows_with_rounds_and_rate_and_falls_with_noise_and_delta() -> None:
@@ -131,6 +140,13 @@ def test_settings_that_cannot_be(wrong: tuple[float, float, int, float]) -> None
         epsilon(*wrong)
     with pytest.raises(PlanError):
         noise_for(0.0, 0.1, 1, 1e-5)
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(PlanError, match=f"delta={delta}: from 1e-10 to 1"):
+            noise_for(8.0, 0.1, 10, delta)
+
+
+def test_the_noise_for_a_large_epsilon_is_not_below_a_tenth() -> None:
+    assert noise_for(1e4, 0.1, 10, 1e-5) == noise_for(1e6, 0.1, 10, 1e-5) == 0.1
 
 
 # -- a budget ----------------------------------------------------------------------------------------------------------
@@ -148,6 +164,14 @@ def test_a_budget_ends_with_the_last_round_within_it_also_after_a_restart() -> N
     assert budget.rounds_left(2.0, 0.2) == 0 and budget.rounds_left(20.0, 0.2) > 0
     assert budget.after(4.0, 0.1).after(4.0, 0.1, 2).spent == ((2.0, 0.2, rounds), (4.0, 0.1, 3))
     assert PrivacyBudget(epsilon=9.0, delta=1e-5).rounds_left(2.0, 0.2, most=5) == 5
+
+
+def test_a_budget_with_a_large_epsilon_ends_too() -> None:
+    """Beyond epsilon 709 nothing more seemed to be spent."""
+    budget = PrivacyBudget(epsilon=1000.0, delta=1e-5)
+    allowed = budget.rounds_left(0.1, 1.0, most=10_000)
+    assert allowed == 16 and exact_delta(1000, 0.1, 16) < 1e-5 < exact_delta(1000, 0.1, 17)
+    assert budget.after(0.1, 1.0, 15).left(0.1, 1.0) and not budget.after(0.1, 1.0, 16).left(0.1, 1.0)
 
 
 def test_a_budget_of_another_delta_or_damaged_is_refused() -> None:

@@ -19,6 +19,8 @@ from covey.errors import PlanError
 
 PRECISION = 0.002  # of epsilon
 LEAST_DELTA = 1e-10  # below it rounding errors of the transform could count
+LEAST_NOISE = 0.1  # that `noise_for` gives
+LARGE = 30.0  # losses whose exponential is so large that adding 1 to it is a correction; from 709 on it overflows
 MOST_POINTS = 1 << 22
 FAR = 10  # standard deviations
 ORDERS = (*(1 + x / 16 for x in (1, 2, 4, 8, 12, 16, 24)), *range(3, 33), 40, 48, 64, 96, 128, 256, 512, 1024, 4096)
@@ -54,15 +56,20 @@ def epsilon_of(spent: Sequence[NoisyRounds], delta: float) -> float:
     """The epsilon of all these rounds together."""
     for rounds in spent:
         rounds.check()
-    if not LEAST_DELTA <= delta < 1:
-        raise PlanError(f"delta={delta}: from {LEAST_DELTA} to 1, far below one divided by the number of clients")
+    _check_delta(delta)
     counted = tuple(rounds for rounds in spent if rounds.rounds)
     return _epsilon(counted, delta) if counted else 0.0
+
+
+def _check_delta(delta: float) -> None:
+    if not LEAST_DELTA <= delta < 1:
+        raise PlanError(f"delta={delta}: from {LEAST_DELTA} to 1, far below one divided by the number of clients")
 
 
 def noise_for(target: float, rate: float, rounds: int, delta: float) -> float:
     """The smallest noise, to a thousandth and not below 0.1, with which these rounds spend at most this epsilon."""
     NoisyRounds(1.0, rate, rounds).check()
+    _check_delta(delta)
     if not (math.isfinite(target) and target > 0):
         raise PlanError(f"epsilon={target}: a number above 0 is needed")
     high = 1.0
@@ -71,12 +78,12 @@ def noise_for(target: float, rate: float, rounds: int, delta: float) -> float:
         if high > 1e5:
             raise PlanError(f"no noise makes {rounds} rounds spend only epsilon={target} at delta={delta}")
     low = high / 1.25
-    while epsilon(low, rate, rounds, delta) <= target and low > 0.1:  # the rough bound says more than is spent
+    while epsilon(low, rate, rounds, delta) <= target and low > LEAST_NOISE:  # the rough bound says more than is spent
         low, high = low / 1.25, low
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if epsilon(middle, rate, rounds, delta) <= target else (middle, high)
-    return high
+    return max(high, LEAST_NOISE)
 
 
 @lru_cache(maxsize=256)
@@ -102,8 +109,8 @@ def _crossing(spent: tuple[NoisyRounds, ...], delta: float, points: int, step: f
     loss = grid + shift
     loss, mass = loss[loss > 0], mass[loss > 0]
     above = mass.flip(0).cumsum(0).flip(0)
-    weighed = (mass * torch.exp(-loss)).flip(0).cumsum(0).flip(0)
-    found = above - torch.exp(loss) * weighed > delta  # delta at each epsilon of the grid
+    weighed = (torch.log(mass) - loss).flip(0).logcumsumexp(0).flip(0)  # in logs: exp(709) is the largest double
+    found = above - torch.exp(loss + weighed) > delta  # delta at each epsilon of the grid
     return float(loss[found][-1]) + step if bool(found.any()) else 0.0
 
 
@@ -142,8 +149,11 @@ def _normal(value: Tensor) -> Tensor:
 
 def _place(rounds: NoisyRounds, loss: Tensor) -> Tensor:
     """At which value of the noisy sum, in clip norms, log((1 - q) N(0) + q N(1)) - log N(0) has this value."""
-    odds = (torch.expm1(loss) + rounds.rate) / rounds.rate
-    return torch.where(odds > 0, rounds.noise**2 * torch.log(odds) + 0.5, -math.inf)
+    rate = rounds.rate
+    odds = (torch.expm1(loss.clamp(max=LARGE)) + rate) / rate
+    large = loss - math.log(rate) + torch.log1p((rate - 1) * torch.exp(-loss.clamp(min=LARGE)))
+    log_odds = torch.where(loss > LARGE, large, torch.log(odds))
+    return torch.where(odds > 0, rounds.noise**2 * log_odds + 0.5, -math.inf)
 
 
 def _loss(rounds: NoisyRounds, place: Tensor) -> Tensor:
