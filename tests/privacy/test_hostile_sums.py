@@ -32,6 +32,7 @@ from covey.privacy.secagg.round_keys import (
     KeyPair,
     ShareBox,
     advertisement,
+    masks_statement,
     survivors_statement,
     transcript,
     usable,
@@ -117,6 +118,34 @@ def test_keys_of_another_length(size: int) -> None:
     refuses(sums, resigned(sums, message, 4, b"k" * size, b"m" * 32), "a key of client 4 that keeps nothing secret")
 
 
+@pytest.mark.parametrize("neighbours", [0, 2, 6])
+def test_a_list_of_few_keys_of_many_invited(neighbours: int) -> None:
+    """Else the server opens a sum of two of thirty: how many must agree does not depend on what it shows."""
+    for shown in (2, 19):
+        sums = Sum(range(30), neighbours=neighbours)
+        for client, one in sums.begin().items():
+            sums.server.receive(client, one)
+        message: Any = sums.server.advance()[VICTIM]
+        start = min(VICTIM, 30 - shown)
+        few = replace(message, keys=message.keys[start : start + shown])
+        refuses(sums, few, f"keys of {shown} clients; at least 20 were agreed")
+    served = Sum(range(30), neighbours=neighbours)
+    for client, one in list(served.begin().items())[:19]:
+        served.server.receive(client, one)
+    with pytest.raises(SumAbandoned, match="19 clients sent keys; 20 are needed"):
+        served.server.advance()
+
+
+def test_as_many_sign_and_open_when_some_were_not_there_at_all() -> None:
+    """Twenty of thirty show keys: the fourteen that are two thirds of those open nothing."""
+    sums = Sum(range(30))
+    early = dict.fromkeys(range(20, 30), 0)
+    assert sums.run(early).total.equal(sums.plain(range(20)))
+    for phase in range(1, 5):
+        with pytest.raises(SumAbandoned):
+            Sum(range(30)).run(early | {0: phase})
+
+
 def test_one_key_twice() -> None:
     sums, message = asked(0)
     key = KeyPair.of(bytes(range(32))).public
@@ -128,7 +157,8 @@ def test_one_key_twice() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda keys: keys[:1], "keys of 1 clients; at least 2 were agreed"),
+        (lambda keys: keys[:1], "keys of 1 clients; at least 4 were agreed"),
+        (lambda keys: keys[:3], "keys of 3 clients; at least 4 were agreed"),
         (lambda keys: (*keys[:2], *keys[3:]), "no keys of this client"),
         (lambda keys: (*keys, keys[0]), "uninvited clients, or of one twice"),
         (lambda keys: (*keys, keys[-1]), "uninvited clients, or of one twice"),
@@ -223,7 +253,7 @@ def test_a_survivor_whose_shares_never_came() -> None:
     delivered: Any = sums.server.advance()[VICTIM]
     without = replace(delivered, boxes=delivered.boxes[1:])
     sums.answer(VICTIM, without)
-    refuses(sums, SurvivorList(sums.terms.round, (0, 1, 2, 3, 4)), "survivors whose shares it never delivered")
+    refuses(sums, SurvivorList(sums.terms.round, (0, 1, 2, 3, 4), ()), "survivors whose shares it never delivered")
 
 
 def test_a_request_for_both_secrets_of_a_client() -> None:
@@ -391,6 +421,9 @@ def test_numbers_the_server_refuses() -> None:
         [torch.zeros((1, 5), dtype=torch.int32)], [torch.zeros(5, dtype=torch.int32)] * 2,
     ):  # fmt: skip
         turned_away(sums, replace(honest, numbers=Vector(parts)), "where Vector")
+    other = identity(0).sign(masks_statement(sums.server._seen, 0, (1,)))
+    for signature in (b"", bytes(64), other):
+        turned_away(sums, replace(honest, signature=signature), "has not signed with whom it has masks in common")
     finishes(sums, honest)
 
 

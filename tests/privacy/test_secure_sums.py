@@ -35,14 +35,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "signed", signed)
 
 
-def check(drops: dict[int, int]) -> bool:
+def check(drops: dict[int, int], neighbours: int = 0) -> bool:
     """One sum: exact, or abandoned with nothing that could be opened. Whether it was opened."""
-    sums = Sum(range(len(drops)))
+    sums = Sum(range(len(drops)), neighbours=neighbours)
     try:
         outcome = sums.run(drops)
     except SumAbandoned:
         assert sums.server.outcome is None
-        assert not any(opened(sums, which) for which in ("seeds", "mask_keys")), drops
+        assert neighbours or not any(opened(sums, which) for which in ("seeds", "mask_keys")), drops
+        assert not opened(sums, "seeds") & opened(sums, "mask_keys"), drops
         return False
     assert outcome.clients == tuple(client for client, phase in drops.items() if phase > 2)
     assert outcome.total.equal(sums.plain(outcome.clients)), drops
@@ -53,13 +54,14 @@ def check(drops: dict[int, int]) -> bool:
 def opened(sums: Sum, which: str) -> set[int]:
     """Whose secrets of one kind the server could put together from all that clients told it."""
     shares = Counter(one.client for _, message in sums.revealed for one in getattr(message, which))
-    return {client for client, count in shares.items() if count >= needed(len(sums.clients), sums.terms.threshold)}
+    return {client for client, count in shares.items() if count >= sums.server._places.needed(client)}
 
 
 def possible(drops: Iterable[int]) -> bool:
-    """Whether a sum of all with all can be opened: enough clients are left in every phase (2/3 of the advertisers)."""
-    there = [sum(phase > after for phase in drops) for after in range(5)]
-    return there[0] >= 2 and all(left >= needed(there[0], 2 / 3) for left in there)
+    """Whether a sum of all with all can be opened: enough clients are left in every phase (2/3 of the invited)."""
+    phases = list(drops)
+    there = [sum(phase > after for phase in phases) for after in range(5)]
+    return all(left >= needed(len(phases), 2 / 3) for left in there)
 
 
 @pytest.mark.usefixtures("quick")
@@ -71,7 +73,26 @@ def test_every_pattern_of_drop_outs(count: int) -> None:
         phases = Random(str(pattern)).sample(pattern, count)
         assert check(dict(enumerate(phases))) == possible(phases), phases
         opened += possible(phases)
-    assert opened >= count - 1
+    assert opened >= (1 if count == 2 else 6)
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_pattern_of_drop_outs_around_a_circle() -> None:
+    """With two neighbours each: two of three holders open a secret, and four of six must have signed."""
+    opened = 0
+    for pattern in combinations_with_replacement(PHASES, 6):
+        phases = Random(str(pattern)).sample(pattern, 6)
+        found = check(dict(enumerate(phases)), neighbours=2)
+        assert not found or sum(phase > 3 for phase in phases) >= 4, phases
+        opened += found
+    assert opened >= 10
+
+
+@pytest.mark.full
+@pytest.mark.timeout(2400)
+@pytest.mark.usefixtures("quick")
+def test_every_order_around_a_circle() -> None:
+    assert sum(check(dict(enumerate(phases)), neighbours=2) for phases in product(PHASES, repeat=5)) > 100
 
 
 def test_how_many_open_a_secret() -> None:
@@ -193,6 +214,16 @@ def test_keys_of_no_two_uses_clients_or_rounds_are_the_same() -> None:
         made += [round_keys._derived(agreed, round_keys.ShareBox(seen, *ends).label) for ends in ((1, 2), (2, 1))]
     assert len(set(made)) == 12
     assert common_mask(pair, other, b"", (1, 2)) == common_mask(pair, other, b"", (2, 1))
+
+
+def test_every_box_has_a_nonce_of_its_own() -> None:
+    way, agreed = round_keys.ShareBox(b"s" * 32, 1, 2), bytes(range(32))
+    boxes = {way.seal(agreed, (3, 4), SYSTEM) for _ in range(50)}
+    assert len({box[: round_keys.NONCE] for box in boxes}) == len({box[round_keys.NONCE :] for box in boxes}) == 50
+    assert all(way.open(agreed, box) == (3, 4) for box in boxes)
+    sent: Any = Sum(range(6)).upto(1)
+    nonces = [sealed.box[: round_keys.NONCE] for message in sent.values() for sealed in message.boxes]
+    assert len(nonces) == len(set(nonces)) == 30
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from covey.privacy.secagg.round_keys import (
     advertisement,
     commitment,
     common_mask,
+    masks_statement,
     own_mask,
     signed,
     survivors_statement,
@@ -48,7 +49,7 @@ from covey.privacy.secagg.round_keys import (
     usable,
 )  # fmt: skip
 from covey.privacy.secagg.shamir import SHARE, split
-from covey.privacy.secagg.terms import Neighbourhood, ascending, mistake
+from covey.privacy.secagg.terms import Neighbourhood, ascending, fewest, mistake
 from covey.vector import Vector
 
 Phase = Literal["advertise", "share", "mask", "endorse", "unmask", "over"]
@@ -146,7 +147,9 @@ class SumClient:
                 unsigned(masked), [own_mask(secrets.seed, self._seen, self.client), *added],
                 [key for other, key in common.items() if other < self.client],
             )  # fmt: skip
-            return MaskedInput(self.terms.round, Vector([masked]))
+            without = tuple(sorted(self._places.neighbours[self.client] - common.keys()))
+            signature = self._identity.sign(masks_statement(self._seen, self.client, without))
+            return MaskedInput(self.terms.round, Vector([masked]), signature)
 
     def endorse(self, message: SurvivorList) -> Endorsement:
         """Fourth answer: a signature under the one list of survivors that this client will ever sign."""
@@ -159,6 +162,7 @@ class SumClient:
             if len(there) < self._places.least or not self._places.connected(there):
                 least = self._places.least
                 raise self._refusal(f"listed {len(there)} survivors: at least {least} must be tied together by masks")
+            self._check_masks(message)
             self._survivors = message.survivors
             return Endorsement(self.terms.round, self._identity.sign(survivors_statement(self._seen, self._survivors)))
 
@@ -199,8 +203,8 @@ class SumClient:
         found = {keys.client: keys for keys in message.keys}
         if not ascending([keys.client for keys in message.keys]) or not found.keys() <= set(self.terms.clients):
             raise self._refusal("listed keys of uninvited clients, or of one twice")
-        if len(found) < self.terms.least:
-            raise self._refusal(f"listed keys of {len(found)} clients; at least {self.terms.least} were agreed")
+        if len(found) < fewest(self.terms):
+            raise self._refusal(f"listed keys of {len(found)} clients; at least {fewest(self.terms)} were agreed")
         mine = found.get(self.client)
         if mine is None or (mine.box_key, mine.mask_key) != (secrets.box.public, secrets.mask.public):
             raise self._refusal("listed no keys of this client, or others in its name")
@@ -222,16 +226,33 @@ class SumClient:
                 f"{self.terms.length} x {RING[self.terms.bits]} of at most {self.terms.largest}"
             )
 
+    def _check_masks(self, message: SurvivorList) -> None:
+        """Survivors whose seeds this client can open have masks with all their surviving neighbours.
+
+        Else the server has kept shares from one of them, so that the list falls into parts that it could open alone.
+        Where all are neighbours of all, each has a mask with one who signs, and who signs has one with all.
+        """
+        there, mine = set(message.survivors), self._places.neighbours[self.client]
+        if [one.client for one in message.masks] != ([] if self._places.complete else sorted(there & mine)):
+            raise self._refusal("did not show what masks the surviving neighbours have signed")
+        for one in message.masks:
+            what = masks_statement(self._seen, one.client, one.without)
+            if not signed(self._directory[one.client], one.signature, what):
+                raise self._refusal(f"showed masks that client {one.client} has not signed")
+            if apart := there & set(one.without):
+                raise self._refusal(f"listed clients {one.client} and {min(apart)}, whose mask in common it prevented")
+
     def _check_endorsements(self, message: UnmaskRequest) -> None:
-        holders, signers = self._places.holders(self.client), [one.client for one in message.endorsements]
-        if not ascending(signers) or not set(signers) <= holders & set(message.survivors):
+        """Most of those who were invited signed this list, and each signs one: no other can be opened."""
+        signers = [one.client for one in message.endorsements]
+        if not ascending(signers) or not set(signers) <= set(message.survivors):
             raise self._refusal("sent signatures of clients that may not sign, or one twice")
         what = survivors_statement(self._seen, message.survivors)
         for one in message.endorsements:
             if len(one.signature) != SIGNATURE or not signed(self._directory[one.client], one.signature, what):
                 raise self._refusal(f"sent a list of survivors that client {one.client} has not signed")
-        if len(signers) < (least := self._places.needed(self.client)):
-            raise self._refusal(f"sent a list of survivors that {len(signers)} have signed; {least} must")
+        if len(signers) < (quorum := self._places.quorum):
+            raise self._refusal(f"sent a list of survivors that {len(signers)} have signed; {quorum} must")
 
     def _common(self, secrets: RoundSecrets, other: int) -> bytes:
         return common_mask(secrets.mask, self._keys[other].mask_key, self._seen, (self.client, other))

@@ -42,6 +42,14 @@ class SealedShares(msgspec.Struct, array_like=True, frozen=True):
     box: bytes
 
 
+class SignedMasks(msgspec.Struct, array_like=True, frozen=True):
+    """With which of its neighbours a client has masked its numbers, signed by it."""
+
+    client: int
+    without: tuple[int, ...]  # the neighbours with which it has not, in ascending order
+    signature: bytes
+
+
 class SignedBy(msgspec.Struct, array_like=True, frozen=True):
     """A client's signature under the list of survivors."""
 
@@ -102,6 +110,7 @@ class MaskedInput(Message):
     kept: ClassVar[bool] = False
     round: bytes
     numbers: Vector
+    signature: bytes  # under the neighbours with which they are masked
 
 
 class SurvivorList(Message):
@@ -111,6 +120,7 @@ class SurvivorList(Message):
     kept: ClassVar[bool] = False
     round: bytes
     survivors: tuple[int, ...]
+    masks: tuple[SignedMasks, ...]  # of the receiver's neighbours among them; empty where all are neighbours of all
 
 
 class Endorsement(Message):

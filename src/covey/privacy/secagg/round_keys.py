@@ -27,7 +27,7 @@ BOX = NONCE + 2 * SHARE + 16
 
 def statement(purpose: str, *facts: object) -> bytes:
     """Bytes to sign or to derive a key from: equal only if purpose and facts are."""
-    return msgspec.msgpack.encode(("covey secagg 1", purpose, *facts))
+    return msgspec.msgpack.encode(("covey secagg 2", purpose, *facts))
 
 
 class Identity:
@@ -96,6 +96,11 @@ def advertisement(terms: SumTerms, client: int, box_key: bytes, mask_key: bytes)
     """What a client signs when it shows its keys."""
     agreed = transcript(terms, ())
     return statement("keys", agreed, client, box_key, mask_key)
+
+
+def masks_statement(seen: bytes, client: int, without: tuple[int, ...]) -> bytes:
+    """What a client signs with its masked numbers: the neighbours with which it has no mask in common."""
+    return statement("masks", seen, client, without)
 
 
 def survivors_statement(seen: bytes, survivors: tuple[int, ...]) -> bytes:

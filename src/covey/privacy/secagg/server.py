@@ -27,6 +27,7 @@ from covey.privacy.secagg.messages import (
     SealedShares,
     ShareKeys,
     SignedBy,
+    SignedMasks,
     SumTerms,
     SurvivorList,
     UnmaskRequest,
@@ -39,6 +40,7 @@ from covey.privacy.secagg.round_keys import (
     advertisement,
     commitment,
     common_mask,
+    masks_statement,
     own_mask,
     share,
     signed,
@@ -47,7 +49,7 @@ from covey.privacy.secagg.round_keys import (
     usable,
 )  # fmt: skip
 from covey.privacy.secagg.shamir import recover
-from covey.privacy.secagg.terms import Neighbourhood
+from covey.privacy.secagg.terms import Neighbourhood, fewest
 from covey.vector import Vector
 
 
@@ -75,7 +77,7 @@ class SumServer:
         self._total = torch.zeros(terms.length, dtype=RING[terms.bits])
         self._keys: dict[int, ClientKeys] = {}
         self._shared: dict[int, ShareKeys] = {}
-        self._masked: set[int] = set()
+        self._masked: dict[int, SignedMasks] = {}
         self._endorsed: dict[int, bytes] = {}
         self._revealed: dict[int, UnmaskShares] = {}
         self._phases = iter((
@@ -126,7 +128,7 @@ class SumServer:
         self._keys[client] = ClientKeys(client, message.box_key, message.mask_key, message.signature)
 
     def _close_keys(self) -> Mapping[int, Message]:
-        self._enough(self._keys, self.terms.least, "keys")
+        self._enough(self._keys, fewest(self.terms), "keys")
         keys = tuple(self._keys[client] for client in sorted(self._keys))
         self._seen = transcript(self.terms, keys)
         self._places = Neighbourhood(self.terms, self._keys, self._seen)
@@ -156,21 +158,28 @@ class SumServer:
         if len(parts) != 1 or parts[0].shape != self._total.shape or parts[0].dtype != self._total.dtype:
             wanted = Vector([self._total])
             raise WireError(f"client {client} sent {message.numbers} where {wanted} belongs")
+        without = tuple(sorted(self._places.neighbours[client] - self._shared.keys()))
+        if not signed(self._directory[client], message.signature, masks_statement(self._seen, client, without)):
+            raise WireError(f"client {client} has not signed with whom it has masks in common")
         self._total += parts[0]  # whole numbers wrap around
-        self._masked.add(client)
+        self._masked[client] = SignedMasks(client, without, message.signature)
 
     def _close_masked(self) -> Mapping[int, Message]:
         self._enough(self._masked, self._places.least, "masked numbers")
-        self._openable(self._masked | self._dropped(), self._masked)
+        self._openable(self._masked.keys() | self._dropped(), self._masked)
         if not self._places.connected(self._masked):
             raise SumAbandoned("the clients that are left are not tied together by masks: no sum is opened")
         self._survivors = tuple(sorted(self._masked))
-        return dict.fromkeys(self._survivors, SurvivorList(self.terms.round, self._survivors))
+        lists: dict[int, Message] = {}
+        for client in self._survivors:
+            near = () if self._places.complete else sorted(self._places.neighbours[client] & self._masked.keys())
+            lists[client] = SurvivorList(self.terms.round, self._survivors, tuple(self._masked[one] for one in near))
+        return lists
 
     def _dropped(self) -> set[int]:
         """Who shares masks with survivors, but is none."""
-        gone = self._shared.keys() - self._masked
-        return {client for client in gone if self._places.neighbours[client] & self._masked}
+        gone = self._shared.keys() - self._masked.keys()
+        return {client for client in gone if self._places.neighbours[client] & self._masked.keys()}
 
     def _take_endorsement(self, client: int, message: Endorsement) -> None:
         if not signed(self._directory[client], message.signature, survivors_statement(self._seen, self._survivors)):
@@ -178,20 +187,20 @@ class SumServer:
         self._endorsed[client] = message.signature
 
     def _close_endorsements(self) -> Mapping[int, Message]:
-        there = self._endorsed.keys()
-        self._openable(self._masked | self._dropped(), there)
+        dropped = self._dropped()
+        self._enough(self._endorsed, self._places.quorum, "signatures")
+        self._openable(self._masked.keys() | dropped, self._endorsed)
+        signatures = tuple(SignedBy(one, self._endorsed[one]) for one in sorted(self._endorsed))
         asked: dict[int, Message] = {}
-        for client in sorted(there):
-            near, dropped = self._places.holders(client), self._dropped()
-            signatures = tuple(SignedBy(one, self._endorsed[one]) for one in sorted(near & there))
-            self._enough(signatures, self._places.needed(client), f"signatures for client {client}")
-            gone = tuple(sorted(dropped & near))
+        for client in sorted(self._endorsed):
+            gone = tuple(sorted(dropped & self._places.holders(client)))
             asked[client] = UnmaskRequest(self.terms.round, self._survivors, gone, signatures)
         return asked
 
     def _take_revealed(self, client: int, message: UnmaskShares) -> None:
         near = self._places.holders(client)
-        for shares, wanted in ((message.seeds, self._masked & near), (message.mask_keys, self._dropped() & near)):
+        alive, gone = near & self._masked.keys(), near & self._dropped()
+        for shares, wanted in ((message.seeds, alive), (message.mask_keys, gone)):
             if [one.client for one in shares] != sorted(wanted):
                 raise WireError(f"client {client} sent shares that it was not asked for")
             for one in shares:
@@ -200,7 +209,7 @@ class SumServer:
 
     def _close_revealed(self) -> Mapping[int, Message]:
         dropped = self._dropped()
-        self._openable(self._masked | dropped, self._revealed)
+        self._openable(self._masked.keys() | dropped, self._revealed)
         added: list[bytes] = []
         subtracted: list[bytes] = []
         for client in self._survivors:
@@ -212,7 +221,7 @@ class SumServer:
             pair = KeyPair.of(self._recovered(client, lambda message: message.mask_keys))
             if pair.public != self._keys[client].mask_key:
                 raise SumAbandoned(f"shares of client {client}'s key do not fit together: one of them is wrong")
-            for other in sorted(self._places.neighbours[client] & self._masked):
+            for other in sorted(self._places.neighbours[client] & self._masked.keys()):
                 key = common_mask(pair, self._keys[other].mask_key, self._seen, (client, other))
                 (subtracted if other < client else added).append(key)  # what the survivor did, undone
         add_masks_(unsigned(self._total), added, subtracted)

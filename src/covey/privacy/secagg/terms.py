@@ -70,20 +70,33 @@ def needed(holders: int, threshold: float) -> int:
     return max(2, math.ceil(threshold * holders - 1e-9))
 
 
+def quorum(terms: SumTerms) -> int:
+    """How many clients must sign one list of survivors before any of them helps to open it."""
+    return needed(len(terms.clients), terms.threshold)
+
+
+def fewest(terms: SumTerms) -> int:
+    """How many clients a sum must have."""
+    return max(terms.least, quorum(terms))
+
+
 class Neighbourhood:
     """Who shares secrets with whom: all with all, or each with some others (Bell et al. 2020).
 
-    Those who hold a client's secrets are its neighbours and itself.
+    Those who hold a client's secrets are its neighbours and itself. How many must agree follows from those whom the
+    terms invite, not from those whose keys the server shows: it may show few.
     """
 
     def __init__(self, terms: SumTerms, clients: Collection[int], seen: bytes) -> None:
         self.clients = tuple(sorted(clients))
         self.threshold = terms.threshold
-        self.least = max(terms.least, needed(len(self.clients), terms.threshold))
+        self.quorum = quorum(terms)
+        self.least = fewest(terms)
         self.point = {client: place + 1 for place, client in enumerate(self.clients)}  # where its shares are taken
         self.neighbours: Mapping[int, frozenset[int]]
         everybody, reach = frozenset(self.clients), (terms.neighbours + 1) // 2
-        if terms.neighbours == 0 or 2 * reach >= len(self.clients) - 1:
+        self.complete = terms.neighbours == 0 or 2 * reach >= len(self.clients) - 1  # all are neighbours of all
+        if self.complete:
             self.neighbours = {client: everybody - {client} for client in self.clients}
         else:
             self.neighbours = _circle(self.clients, reach, seen)
@@ -93,7 +106,7 @@ class Neighbourhood:
 
     def needed(self, client: int) -> int:
         """How many of its holders open one of a client's secrets."""
-        return needed(len(self.holders(client)), self.threshold)
+        return self.quorum if self.complete else needed(len(self.holders(client)), self.threshold)
 
     def connected(self, among: Collection[int]) -> bool:
         """Whether masks tie all of these together: else each part could be opened alone."""
