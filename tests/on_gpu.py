@@ -79,6 +79,11 @@ def perceptron(device: str = DEVICE) -> nn.Module:
     return nn.Sequential(*layers).to(device)
 
 
+def with_experts() -> nn.Module:
+    layer = covey.nn.Experts(lambda: nn.Linear(128, 128), experts=4, top=2)
+    return nn.Sequential(nn.Linear(64, 128), layer, nn.Linear(128, 2))
+
+
 def sgd(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)  # type: ignore[arg-type]
 
@@ -97,12 +102,7 @@ moved = Task(
     device=DEVICE,
 )  # fmt: skip
 compiled = replace(moved, compile=True)
-routed = replace(
-    moved,
-    model=lambda: nn.Sequential(
-        nn.Linear(64, 128), covey.nn.Experts(lambda: nn.Linear(128, 128), experts=4, top=2), nn.Linear(128, 2)
-    ),
-)
+routed = replace(moved, model=with_experts)
 plain = Task(model=perceptron, data=(X, Y), optimizer=sgd, loss=nn.CrossEntropyLoss(), batch_size=32)
 
 
