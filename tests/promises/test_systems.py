@@ -9,7 +9,8 @@ from covey.systems import SYSTEMS
 from tests.worlds import mlp
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+# `switch` divides experts, which digits.py has not: tests/parallelism/test_experts.py trains it
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "switch"])
 @pytest.mark.parametrize("accuracy", [0.85, pytest.param(0.95, marks=pytest.mark.full)])
 def test_a_system_trains_digits_under_its_name(name: str, accuracy: float) -> None:
     result = covey.fit("examples/digits.py", name, 4, engine="simulated", until=f"accuracy>={accuracy}")
