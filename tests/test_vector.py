@@ -137,6 +137,7 @@ def test_a_vector_is_shortened_to_a_norm_and_never_made_longer() -> None:
     assert one.shorten_(1.0, norm=4.0).norm() == pytest.approx(0.625, abs=1e-5), (
         "of a longer one that this is a part of"
     )
+    assert one.shorten_(1.0, norm=math.nan).parts[0].isnan().all(), "as torch does it"
 
 
 def test_a_fingerprint_knows_the_order_of_numbers() -> None:

@@ -109,7 +109,7 @@ class Vector:
             for part in self.parts:
                 part.mul_(factor.to(part.dtype))
             return self
-        return self.mul_(min(1.0, most / ((self.norm() if norm is None else norm) + 1e-6)))
+        return self.mul_(min(most / ((self.norm() if norm is None else norm) + 1e-6), 1.0))  # NaN stays, as with torch
 
     def finite(self) -> bool:
         """Whether all its floats are numbers, neither NaN nor infinite; it costs one reading of them."""

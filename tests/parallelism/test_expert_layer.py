@@ -164,8 +164,8 @@ def test_shapes_and_copies() -> None:
 REFUSED: dict[str, dict[str, Any]] = {
     r"Experts\(experts=0\): at least 1": {"experts": 0}, r"Experts\(top=3\): .* 1 or 2": {"top": 3},
     r"top=2, experts=1": {"top": 2, "experts": 1}, r"capacity=0\): it must be above 0": {"capacity": 0.0},
-    r"capacity=nan": {"capacity": float("nan")}, r"balance=-1\)": {"balance": -1.0}, r"jitter=1\)": {"jitter": 1.0},
-    r"give width=": {"make": nn.Identity},
+    r"capacity=nan": {"capacity": float("nan")}, r"capacity=inf\): .* finite": {"capacity": float("inf")},
+    r"balance=-1\)": {"balance": -1.0}, r"jitter=1\)": {"jitter": 1.0}, r"give width=": {"make": nn.Identity},
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from covey.model.replica import Replica
 from covey.parallelism.relayout import relaid
 from tests.parallelism.test_experts import apart, run, task
 from tests.parallelism.test_recut import kept
+from tests.parallelism.test_sharded import ragged
 from tests.parallelism.test_sharded import task as shard_task
 from tests.worlds import sgd
 
@@ -98,6 +100,43 @@ def test_parts_are_put_together_by_name() -> None:
             assert bool((new.optimizer.state[mine]["momentum_buffer"] == 1).all())
     with pytest.raises(CheckpointError, match=r"it has no 1\.weight"):
         relaid(states[0], [states[:1]], new, begin=False)
+
+
+def counted(layer: nn.Module, name: str = "counter", number: torch.dtype = torch.int64) -> Replica:
+    """A layer and a buffer."""
+    module = nn.ModuleDict({"a": layer})
+    module.register_buffer(name, torch.zeros(2, dtype=number))
+    return Replica(module, sgd(0.1))
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (lambda: counted(nn.Linear(3, 2)), r"it has no a\.weight of this size"),  # narrower
+        (lambda: counted(nn.Linear(4, 6)), r"it has no a\.weight of this size"),  # turned around
+        (lambda: counted(nn.Linear(6, 4, bias=False)), r"it has a\.bias, which this one has not"),
+        (lambda: counted(nn.Linear(6, 4), "other"), "it has no other of this size"),
+        (lambda: counted(nn.Linear(6, 4), "other", torch.float32), "it has no other of this size"),
+    ],
+)
+def test_another_model_is_refused(now: Callable[[], Replica], said: str) -> None:
+    states = [kept(counted(nn.Linear(6, 4)))]
+    with pytest.raises(CheckpointError, match=said):
+        relaid(states[0], [states], now(), begin=False)
+
+
+def test_another_model_is_refused_by_who_has_a_part_of_it(tmp_path: Path) -> None:
+    run(shard_task(), "allreduce", 2, steps=2, checkpoint=str(tmp_path / "kept"), every="1ms")
+    wider = shard_task(model=lambda: _wider().double())
+    with pytest.raises(CheckpointError, match=r"it has no first\.weight of this size"):
+        run(wider, "allreduce with mesh(shard=2)", 2, steps=4, resume=str(tmp_path / "kept"))
+
+
+def _wider() -> nn.Module:
+    model = ragged()
+    model.first = nn.Linear(64, 6)
+    model.again, model.last = nn.Linear(6, 6, bias=False), nn.Linear(6, 3)
+    return model
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,18 @@ def test_clipping_holds_for_the_gradient_of_the_whole_model() -> None:
     assert apart(run(given, "local_sgd with mesh(tensor=2)", 2), run(given, "local_sgd", 1)) < 1e-10
 
 
+def test_a_gradient_that_is_not_a_number_is_so_for_all_members() -> None:
+    """One member owns it, and the norm of all is none: torch's clip_grad_norm_ makes all gradients NaN then."""
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        return loss + (model.get_parameter("5.bias")[0] * 0).sqrt()  # which is 0, and its gradient NaN
+
+    given = task("mlp", clip_norm=0.01, loss=None, step=step)
+    found = run(given, "local_sgd with mesh(tensor=2)", 2, steps=1)
+    assert all(weight.isnan().all() for weight in found.weights.values())
+
+
 def test_accumulated_batches_are_those_of_one_worker() -> None:
     given = task("gpt", accumulate=2, batch_size=3)
     assert apart(run(given, "allreduce with mesh(tensor=2)", 2), run(given, "allreduce", 1)) < 1e-10

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from covey.errors import CoveyError, WireError
+from covey.nn.local2d import local2d
 from covey.parallelism.tensor.group import TensorGroup
 from covey.parallelism.tensor.layout import Blocks, SplitLayout, UnitBlock, ranges_of
 from covey.parallelism.tensor.rules import RULES
@@ -63,3 +66,79 @@ def test_activations_go_with_their_step(through: bool) -> None:
         group.forget()
     del hidden, made, loss
     assert kept() is None
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "shape"),
+    [
+        (lambda x: x.sum(axis=1), (2, 6)),
+        (lambda x: x.mean(1, keepdims=True), (2, 1, 6)),
+        (lambda x: torch.mean(x, axis=-1), (2, 5)),
+        (lambda x: x.sum(()), ()),
+        (lambda x: torch.sum(input=x, dim=1), (2, 6)),
+        (lambda x: torch.softmax(x, axis=1), (2, 5, 6)),
+        (lambda x: torch.cat([x, x], axis=1), (2, 10, 6)),
+        (lambda x: torch.cat(tensors=[x, x], dim=1), (2, 10, 6)),
+        (lambda x: torch.max_pool1d(x, 2), (2, 5, 3)),  # along what is divided
+    ],
+)
+def test_shapes_are_those_of_whole_values(used: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+    x = divided(torch.randn(2, 5, 3), 2, Twins())
+    made = used(x)
+    assert made.shape == shape
+    expected = used(x.whole("test"))
+    whole = made.whole("test") if isinstance(made, SplitTensor) else made
+    torch.testing.assert_close(whole, expected)
+
+
+def test_channels_come_after_samples() -> None:
+    """In an image without a number of samples rows are divided, not channels, if its second dimension is."""
+    x = divided(torch.randn(3, 4, 6), 1, Twins())
+    assert torch.equal(nn.functional.max_pool2d(x, 2), nn.functional.max_pool2d(x.whole("test"), 2))
+
+
+def test_a_value_is_not_written_where_nobody_looks() -> None:
+    x = divided(torch.randn(2, 3), 1, Twins())
+    with pytest.raises(CoveyError, match="changes a value in place"):
+        torch.add(x, 1.0, out=torch.empty(2, 6))
+
+
+def test_scores_may_be_infinite() -> None:
+    """Also where a member looks instead of at a score that another one has."""
+    scores = torch.randn(2, 3)
+    scores[:, 0] = -torch.inf
+    assert nn.functional.cross_entropy(divided(scores, 1, Twins()), torch.tensor([4, 5])).isfinite()
+
+
+@pytest.mark.parametrize("label", [-1, 6])
+def test_labels_and_words_are_in_range(label: int) -> None:
+    scores, words = divided(torch.randn(2, 3), 1, Twins()), divided(torch.randn(3, 4), 0, Twins())
+    target = torch.tensor([0, label])
+    with pytest.raises(IndexError, match="a label is out of range"):
+        nn.functional.cross_entropy(scores, target)
+    assert nn.functional.cross_entropy(scores, target, ignore_index=label).isfinite()
+    with pytest.raises(IndexError, match="a word is out of range"):
+        nn.functional.embedding(target, words)
+
+
+@pytest.mark.parametrize("height", [6, 9])
+def test_images_are_as_high_as_filters_are_many(height: int) -> None:
+    weight = divided(torch.randn(4, 4, 2, 9), 0, Twins())
+    assert local2d(torch.randn(3, 1, 8, 4), weight, None, 3).shape == (3, 2, 8, 4)
+    with pytest.raises(RuntimeError, match="unflatten"):
+        local2d(torch.randn(3, 1, height, 4), weight, None, 3)
+
+
+@pytest.mark.parametrize("came", [torch.ones(3), torch.ones(4, dtype=torch.float64)])
+def test_what_cannot_be_a_members_is_refused(came: Tensor) -> None:
+    class Strange(Twins):
+        def everybodys(self, mine: Tensor) -> list[Tensor]:
+            return [mine, came]
+
+    group, layout = Strange(), SplitLayout(0, (UnitBlock(4),))
+    for given in (group.add, group.highest, lambda mine: group.join(mine, layout)):
+        with pytest.raises(WireError, match="a tensor member gave"):
+            given(torch.ones(2, 2))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import covey
+from covey import catalog
 from covey.data.shards import Shards
 from covey.errors import CoveyError
 from covey.message import Address
@@ -81,6 +82,62 @@ def test_what_stays_whole_is_named_with_the_reason() -> None:
     assert "blocks.0.mix stays whole: its 2 heads or blocks are fewer than 3 members" in notes
     odd = planned(task("odd"), split="first:column again:column")
     assert "cumsum needs whole values" in "\n".join(odd.notes)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * grads[0]
+
+
+cube = Cube.apply  # as most people have it
+
+
+class Cubic(nn.Module):
+    """Layers before and after a function with a backward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 10), nn.Linear(10, 12)
+        self.out = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.last(cube(self.first(x.flatten(1)) * 0.3))))
+
+
+def test_what_a_function_of_the_users_is_given_stays_whole() -> None:
+    given = task(Cubic)
+    plan = planned(given)
+    assert "first stays whole: a torch.autograd.Function needs its whole output" in plan.notes
+    assert plan.kinds == {"last": "column", "out": "row"}
+    assert apart(run(given, "allreduce with mesh(tensor=2)", 2), run(given, "allreduce", 1)) < 1e-10
+    with pytest.raises(CoveyError, match=r"a torch\.autograd\.Function is given a value"):
+        planned(given, split="first:column")
+
+
+def test_weights_that_are_computed_stay_whole() -> None:
+    def normed() -> nn.Module:
+        torch.manual_seed(0)
+        first = nn.utils.spectral_norm(nn.Linear(64, 8))
+        return nn.Sequential(nn.Flatten(), first, nn.Tanh(), nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 5))
+
+    plan = planned(task(normed))
+    assert any(note.startswith("1 stays whole: its weight is no parameter") for note in plan.notes)
+    assert plan.kinds == {"3": "column", "5": "row"}
+    with pytest.raises(CoveyError, match="1 cannot be divided: its weight is no parameter"):
+        planned(task(normed), split="1:column")
+
+
+@pytest.mark.parametrize("split", ["[ab]*.up:column", "a?.up:column", "*.up:column b:row"])
+def test_what_a_mesh_says_of_itself_is_read_back(split: str) -> None:
+    said = catalog.resolve(catalog.chosen(f'allreduce with mesh(tensor=2, split="{split}")', 2), 2).text
+    assert catalog.resolve(catalog.chosen(said, 2), 2).text == said and f'split="{split}"' in said
 
 
 SPLITS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -91,8 +92,8 @@ def _check(experts: int, top: int, capacity: float, balance: float, jitter: floa
         raise PlanError(f"Experts(top={top}): a token is computed by 1 or 2 experts")
     if top > experts:
         raise PlanError(f"Experts(top={top}, experts={experts}): top is at most the number of experts")
-    if not capacity > 0:
-        raise PlanError(f"Experts(capacity={capacity:g}): it must be above 0; 1.25 leaves a quarter of room")
+    if not 0 < capacity < inf:
+        raise PlanError(f"Experts(capacity={capacity:g}): it must be above 0 and finite; 1.25 leaves a quarter of room")
     if not balance >= 0:
         raise PlanError(f"Experts(balance={balance:g}): it must be 0, for none, or more; 0.01 is usual")
     if not 0 <= jitter < 1:

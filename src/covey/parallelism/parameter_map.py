@@ -35,7 +35,7 @@ class ParameterMap:
     ) -> None:  # fmt: skip
         """Of a tensor that is not there as a whole, `begin` says with which of its numbers the part begins; or `runs`,
         where each run of its numbers begins, and how long it is."""
-        self.begin = begin
+        self.begin, self.shapes = begin, {slot.name: slot.shape for slot in whole.params}
         self.params = _spans(layout.slots, whole.params, begin, runs or {})
         self.floats = _spans(layout.buffer_slots, whole.floats)
         self.counters = tuple(whole.counters.index(name) for name in layout.others())

@@ -46,6 +46,7 @@ class WholeState:
     """All that the members of one replica kept, by the names of tensors; parameters are flat."""
 
     params: Mapping[str, Tensor]
+    rows: Mapping[str, torch.Size]  # of a parameter: the shape of a row, of which members have some
     optimizer: Mapping[str, Mapping[str, Any]]
     settings: Mapping[str, Mapping[str, Any]]  # of the optimizer's group of each parameter
     buffers: Mapping[str, Tensor]
@@ -56,6 +57,7 @@ class WholeState:
     def of(states: Sequence[RoleState]) -> WholeState:
         """Members own runs of numbers of a tensor, in their order, or all of it."""
         params: dict[str, list[Tensor]] = {}
+        rows: dict[str, torch.Size] = {}
         kept: dict[str, dict[str, Any]] = {}
         settings: dict[str, Mapping[str, Any]] = {}
         buffers: dict[str, Tensor] = {}
@@ -64,6 +66,7 @@ class WholeState:
             _check_whole(state)
             slots = {slot.name: slot for slot in read_description(state["layout"])}
             for slot in slots.values():
+                rows[slot.name] = slot.shape[1:]
                 params.setdefault(slot.name, []).append(_numbers(state["params"], slot))
             for slot in read_description(state["floats"]):
                 buffers.setdefault(slot.name, _numbers(state["buffers"], slot))
@@ -75,7 +78,7 @@ class WholeState:
                     _add(kept.setdefault(name, {}), state["optimizer"]["state"].get(number, {}), slots[name].shape)
         first = states[0].replica
         return WholeState(
-            params={name: torch.cat(parts) for name, parts in params.items()},
+            params={name: torch.cat(parts) for name, parts in params.items()}, rows=rows,
             optimizer={name: {key: _joined(value) for key, value in found.items()} for name, found in kept.items()},
             settings=settings, buffers=buffers, others=others,
             plain={name: first[name] for name in ("seen", "optimizer_class", "heard") if name in first},
@@ -88,13 +91,14 @@ class WholeState:
 def _part(wholes: Sequence[WholeState], replica: Replica) -> dict[str, Any]:
     """What a replica would have kept that has this part of the model."""
     layout, whole, flat, floats = replica.layout, wholes[0], replica.flat.clone(), replica.buffers.clone()
+    _check_model(whole, replica)
     begin = replica.parts.whole.begin if isinstance(replica, CutReplica) else {}
     for slot in layout.slots:
-        _numbers(flat, slot).copy_(_cut(whole.params.get(slot.name), slot, begin))
+        _numbers(flat, slot).copy_(_cut(whole.params[slot.name], slot, begin))
     for slot in layout.buffer_slots:
         found = [one.buffers[slot.name] for one in wholes if slot.name in one.buffers]
-        if len(found) < len(wholes):
-            raise CheckpointError(f"the checkpoint is of another model: it has no {slot.name}")
+        if len(found) < len(wholes) or any(len(one) != slot.stop - slot.start for one in found):
+            raise _another(slot.name)
         _numbers(floats, slot).copy_(torch.stack(found).mean(0))  # as they are scored
     slots, groups, states = {slot.name: slot for slot in layout.slots}, [], dict[int, Any]()
     for group in replica.optimizer.state_dict()["param_groups"]:
@@ -134,10 +138,27 @@ def _joined(value: Any) -> Any:
     return EachNumber(torch.cat(value)) if isinstance(value, list) else value
 
 
-def _cut(numbers: Tensor | None, slot: TensorSlot, begin: Mapping[str, int]) -> Tensor:
+def _check_model(whole: WholeState, replica: Replica) -> None:
+    """A part of another model may have the names and fewer numbers."""
+    slots = replica.layout.slots
+    own = replica.parts.whole.shapes if isinstance(replica, CutReplica) else {slot.name: slot.shape for slot in slots}
+    for name, shape in own.items():
+        numbers = whole.params.get(name)
+        if numbers is None or len(numbers) != shape.numel() or whole.rows[name] != shape[1:]:
+            raise _another(name)
+    if more := [name for name in whole.params if name not in own]:
+        raise CheckpointError(f"the checkpoint is of another model: it has {more[0]}, which this one has not")
+    for name, tensor in replica.layout.others().items():
+        if name not in whole.others or whole.others[name].shape != tensor.shape:
+            raise _another(name)
+
+
+def _another(name: str) -> CheckpointError:
+    return CheckpointError(f"the checkpoint is of another model: it has no {name} of this size")
+
+
+def _cut(numbers: Tensor, slot: TensorSlot, begin: Mapping[str, int]) -> Tensor:
     first = begin.get(slot.name, 0)
-    if numbers is None or len(numbers) < first + slot.stop - slot.start:
-        raise CheckpointError(f"the checkpoint is of another model: it has no {slot.name} of this size")
     return numbers[first : first + slot.stop - slot.start]
 
 

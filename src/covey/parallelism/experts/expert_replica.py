@@ -7,6 +7,7 @@ from math import nan
 from typing import Any
 
 from covey.model.batches import Batch
+from covey.nn.routing import RoutingNotes
 from covey.parallelism.experts.token_exchange import ExpertGroup
 from covey.parallelism.sharded.shard_replica import ShardParts, ShardReplica
 from covey.program import Node
@@ -54,12 +55,17 @@ class ExpertReplica(ShardReplica):
         first = node.step // parts.batches.steps(node.rank) * parts.batches.deal.steps(parts.rank)
         dense = parts.weights.parameters.values()
         before = [parameter.grad for parameter in dense]
+        notes = [layer.notes for layer in self.compute.experts]
         for parameter in dense:
             parameter.grad = None
+        for layer in self.compute.experts:
+            layer.notes = RoutingNotes()
         self.group.silent = True
         try:
             parts.source.without_weight(first, passes)
         finally:
             self.group.silent = False
+            for layer, note in zip(self.compute.experts, notes, strict=True):
+                layer.notes = note
         for parameter, grad in zip(dense, before, strict=True):
             parameter.grad = grad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -11,6 +12,7 @@ from covey.errors import PlanError
 from covey.parallelism.plan.schedule import Schedule
 
 BEST, EQUAL = "best", "equal"
+BARE = re.compile(r"[A-Za-z0-9_.:/@%*+-]+")  # what the text of a strategy has without quotes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +220,7 @@ class Mesh:
 
 
 def _written(value: object) -> str:
-    if isinstance(value, str) and " " in value:
-        return f'"{value}"'
+    if isinstance(value, str) and not BARE.fullmatch(value):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -194,4 +194,4 @@ class ShardReplica(CutReplica):
         for member in others:
             sender = parts.sums.owners.peer(member)
             squares[member] = (await node.receive(GradientSquare, sender=sender, step=node.step)).square
-        return sqrt(max(0.0, sum(squares[member] for member in sorted(squares))))
+        return sqrt(max(sum(squares[member] for member in sorted(squares)), 0.0))  # NaN stays

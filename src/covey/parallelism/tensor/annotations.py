@@ -26,6 +26,8 @@ KINDS: Mapping[type[nn.Module], tuple[SplitKind, ...]] = {
     Local2d: ("spatial",),
 }  # fmt: skip
 
+COMPUTED = "its weight is no parameter, but computed from others (weight_norm, spectral_norm, prune)"
+
 
 def _linear(layer: nn.Module, given: Any, tied: bool) -> SplitKind | None:
     if isinstance(given, SplitTensor) and given.from_right == 1:
@@ -79,7 +81,10 @@ def _checked(split: str, name: str, layer: nn.Module, kind: str, members: int) -
     if kind not in known:
         raise PlanError(f"split={split!r}: {name} is {type(layer).__name__}, which is divided by {' or '.join(known)}")
     checked = next(one for one in known if one == kind)
-    size = layer._parameters["weight"].shape[DIMS[checked]["weight"]]  # type: ignore[union-attr]
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        raise PlanError(f"split={split!r}: {name} cannot be divided: {COMPUTED}: leave it out of split")
+    size = weight.shape[DIMS[checked]["weight"]]
     if size < members:
         raise PlanError(
             f"split={split!r}: {name} has {size} of what {kind} divides, too few for {members} members: use "

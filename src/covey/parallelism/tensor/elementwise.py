@@ -68,6 +68,8 @@ def beside(group: TensorGroup, value: Tensor, layout: SplitLayout) -> Tensor:
 
 def elementwise(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """With every slice alone; whole values beside them are cut in the same way."""
+    if kwargs.get("out") is not None:
+        raise NoRule
     found = splits_of((args, kwargs))
     layout, group = common(found), found[0].group
     local = partial(beside, group, layout=layout)
@@ -108,8 +110,7 @@ def _dropout(
 
 def softmax(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Along another dimension than the divided one; shapes stay."""
-    value, rest = args[0], list(args[1:])
-    dim = rest[0] if rest else kwargs.get("dim")
+    value, rest, dim, _ = _along(args, kwargs)
     if not isinstance(value, SplitTensor) or not isinstance(dim, int) or dim % value.dim() == value.divided.dim:
         raise NoRule
     return SplitTensor(func(value.local, *rest, **kwargs), value.divided, value.group)
@@ -117,13 +118,13 @@ def softmax(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str,
 
 def total(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A sum or a mean: with slices, and over all members where the divided dimension is among those that vanish."""
-    value, rest = args[0], list(args[1:])
-    if not isinstance(value, SplitTensor):
+    value, rest, dims, keep = _along(args, kwargs)
+    if not isinstance(value, SplitTensor) or kwargs.keys() - {"dim", "axis", "keepdim", "keepdims", "dtype"}:
         raise NoRule
-    dims = rest[0] if rest else kwargs.get("dim")
-    many = range(value.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    many = [dims] if isinstance(dims, int) else dims or range(value.dim())
+    if not all(isinstance(dim, int) for dim in many):
+        raise NoRule
     over = {dim % value.dim() for dim in many}
-    keep = bool(rest[1] if len(rest) > 1 else kwargs.get("keepdim", False))
     made = func(value.local, *rest, **kwargs)
     split = value.divided
     if split.dim not in over:
@@ -131,6 +132,18 @@ def total(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, A
         return SplitTensor(made, split.at(split.dim - gone), value.group)
     share = value.group.extent(split.blocks) / split.numbers if name == "mean" else 1.0
     return value.group.summed(made * share if share != 1 else made)
+
+
+def _along(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any, bool]:
+    """A value, what follows it, along which dimensions something is done, and whether they are kept.
+
+    Torch takes numpy's names for them, too.
+    """
+    if not args:
+        raise NoRule
+    rest = list(args[1:])
+    dims = rest[0] if rest else kwargs.get("dim", kwargs.get("axis"))
+    return args[0], rest, dims, bool(rest[1] if len(rest) > 1 else kwargs.get("keepdim", kwargs.get("keepdims")))
 
 
 ELEMENTWISE: dict[str, Rule] = {

@@ -13,11 +13,13 @@ value is whole. So each of the four ways between the two has its counterpart in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from covey.errors import PlanError, WireError
 from covey.message import Address, Message
 from covey.model.compute_shares import in_backward, in_forward
 from covey.parallelism.axis import TENSOR
@@ -37,6 +39,13 @@ class MemberNumbers(Message):
 
     step: int
     numbers: Vector
+
+
+def lost_gradient() -> PlanError:
+    return PlanError(
+        "a torch.autograd.Function is given a value that mesh(tensor=...) divides, and would lose its gradient: leave "
+        "the layer that makes the value whole, with split="
+    )
 
 
 class TensorGroup:
@@ -102,6 +111,10 @@ class TensorGroup:
     def wish(self, layout: SplitLayout, blocks: Blocks | None) -> None:
         """Whoever plans is told with which blocks a value would not have had to be brought together."""
 
+    def unseen(self, layout: SplitLayout) -> None:
+        """A value is used where autograd does not see its slice; whoever plans leaves its layer whole."""
+        raise lost_gradient()
+
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def everybodys(self, mine: Tensor) -> list[Tensor]:
@@ -111,9 +124,9 @@ class TensorGroup:
     def add(self, mine: Tensor) -> Tensor:
         """In the order of members: so all of them have the same bits."""
         first, *others = self.everybodys(mine)
-        total = first.to(mine.device, copy=True).view(mine.shape)
+        total = _shaped(first, mine.shape, mine).clone()
         for other in others:
-            total.add_(other.view(mine.shape).to(mine.device))
+            total.add_(_shaped(other, mine.shape, mine))
         return total
 
     def join(self, mine: Tensor, layout: SplitLayout) -> Tensor:
@@ -124,9 +137,9 @@ class TensorGroup:
         for member, came in enumerate(self.everybodys(mine)):
             ranges = ranges_of(layout.blocks, self.members, member)
             sizes[layout.dim] = sum(stop - first for first, stop in ranges)
-            at = 0
+            at, slices = 0, _shaped(came, sizes, mine)
             for first, stop in ranges:
-                there = came.view(sizes).narrow(layout.dim, at, stop - first)
+                there = slices.narrow(layout.dim, at, stop - first)
                 whole.narrow(layout.dim, first, stop - first).copy_(there)
                 at += stop - first
         return whole
@@ -137,7 +150,17 @@ class TensorGroup:
 
     def highest(self, mine: Tensor) -> Tensor:
         """The largest of everybody's, number by number."""
-        return torch.stack([came.view(mine.shape).to(mine.device) for came in self.everybodys(mine)]).amax(0)
+        return torch.stack([_shaped(came, mine.shape, mine) for came in self.everybodys(mine)]).amax(0)
+
+
+def _shaped(came: Tensor, sizes: Sequence[int], like: Tensor) -> Tensor:
+    """What a member has given, if it can be what was asked for."""
+    if came.dtype != like.dtype or came.numel() != prod(sizes):
+        raise WireError(
+            f"a tensor member gave {came.numel()} x {came.dtype} where {tuple(sizes)} x {like.dtype} is due: all "
+            "members must compute the same layers in the same order"
+        )
+    return came.to(like.device).view(list(sizes))
 
 
 class MemberGroup(TensorGroup):
@@ -161,7 +184,9 @@ class MemberGroup(TensorGroup):
     def neighbours(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         both = {self.me - 1: first, self.me + 1: last}
         came = self._exchanged({member: rows for member, rows in both.items() if 0 <= member < self.members})
-        above, below = (came.get(member, torch.zeros_like(rows)).view_as(rows) for member, rows in both.items())
+        above, below = (
+            _shaped(came.get(member, torch.zeros_like(rows)), rows.shape, rows) for member, rows in both.items()
+        )
         return above, below
 
     def _exchanged(self, given: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -180,7 +205,10 @@ class MemberGroup(TensorGroup):
         came = {}
         for member in given:
             sender = Address(TENSOR, member)
-            came[member] = (await node.receive(MemberNumbers, sender=sender, step=number)).numbers.parts[0]
+            numbers = (await node.receive(MemberNumbers, sender=sender, step=number)).numbers
+            if len(numbers.parts) != 1:
+                raise WireError(f"{sender} sent {numbers}, which is not one tensor")
+            came[member] = numbers.parts[0]
         return came
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from covey.parallelism.tensor.group import Rule, TensorGroup
 from covey.parallelism.tensor.layout import SplitLayout
-from covey.parallelism.tensor.products import own_places
+from covey.parallelism.tensor.products import check_range, own_places
 from covey.parallelism.tensor.split_tensor import Function, NoRule, SplitTensor
 
 
@@ -47,14 +47,16 @@ class _Losses(torch.autograd.Function):
         ctx: Any, group: TensorGroup, scores: Tensor, target: Tensor, split: SplitLayout, ignore: int
     ) -> Tensor:
         counts = target != ignore
+        check_range("label", torch.where(counts, target, 0), split.numbers)
         place, mine = own_places(group, target, split)
         mine &= counts
         highest = group.highest(scores.amax(1))
         powers = (scores - highest.unsqueeze(1)).exp()
-        own = scores.gather(1, place.unsqueeze(1)).squeeze(1) * mine
+        own = scores.gather(1, place.unsqueeze(1)).squeeze(1)
+        own = torch.where(mine, own, 0)  # not a product: a score may be infinite
         total, chosen = group.add(torch.stack([powers.sum(1), own])).unbind(0)
         ctx.save_for_backward(powers, total, place, mine, counts)
-        return (total.log() + highest - chosen) * counts
+        return torch.where(counts, total.log() + highest - chosen, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None, None, None]:

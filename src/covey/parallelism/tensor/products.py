@@ -65,6 +65,8 @@ def _linear(
 
 def matmul(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A product of matrices, or of many: by those, by rows of the first, by columns of the second, or along both."""
+    if len(args) != 2 or kwargs:
+        raise NoRule
     one, two = args
     if one.dim() < 2 or two.dim() < 2:
         raise NoRule
@@ -107,6 +109,7 @@ def embedding(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[st
     if _dim(weight) == 1:
         made = F.embedding(index, weight.local, padding)
         return SplitTensor(made, weight.divided.at(made.dim() - 1), group)
+    check_range("word", index, weight.shape[0])
     local, mine = own_places(group, index, weight.divided)
     made = F.embedding(local, weight.local, _own_padding(group, padding, weight))
     return group.summed(made * mine.unsqueeze(-1))
@@ -118,6 +121,14 @@ def _own_padding(group: TensorGroup, padding: int | None, weight: Any) -> int | 
         return None
     place, mine = own_places(group, torch.tensor(padding % weight.shape[0]), weight.divided)
     return int(place) if mine else None
+
+
+def check_range(what: str, index: Tensor, numbers: int) -> None:
+    """Refuse what the layer that is not divided would; a GPU says so later, as it always does."""
+    if index.is_cuda:
+        torch._assert_async(((index >= 0) & (index < numbers)).all(), f"a {what} is not in [0, {numbers})")
+    elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < numbers:
+        raise IndexError(f"a {what} is out of range: {int(index.min())} to {int(index.max())}, not in [0, {numbers})")
 
 
 def own_places(group: TensorGroup, index: Tensor, layout: SplitLayout) -> tuple[Tensor, Tensor]:
@@ -209,8 +220,10 @@ def _convolution(
 
 def by_channels(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Pooling and such: each channel alone, samples and channels coming first."""
-    value = args[0]
-    if not isinstance(value, SplitTensor) or value.divided.dim != 1 or value.dim() < 3 or kwargs.get("return_indices"):
+    value = args[0] if args else None
+    if not isinstance(value, SplitTensor) or value.divided.dim != 1 or kwargs.get("return_indices"):
+        raise NoRule
+    if value.dim() < 3 or (name[-1] == "d" and value.dim() != int(name[-2]) + 2):
         raise NoRule
     return SplitTensor(func(value.local, *args[1:], **kwargs), value.divided, value.group)
 

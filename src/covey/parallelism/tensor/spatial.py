@@ -21,6 +21,8 @@ def with_halo(x: Any, group: TensorGroup, layout: SplitLayout, around: int) -> T
     """A member's rows of an image and those `around` them; zeros around the whole."""
     if len(layout.blocks) != 1 or layout.blocks[0].numbers < group.members * max(1, around):
         raise NoRule
+    if x.dim() != 4 or x.shape[ROWS] != layout.numbers:
+        raise NoRule
     if isinstance(x, SplitTensor) and (x.divided.dim != ROWS or x.divided.blocks != layout.blocks):
         x = x.whole("local2d")
     if isinstance(x, SplitTensor):

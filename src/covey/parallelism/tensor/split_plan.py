@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import PlanError
-from covey.parallelism.tensor.annotations import BY, DIMS, SplitKind, layer_kinds
-from covey.parallelism.tensor.group import TensorGroup
+from covey.parallelism.tensor.annotations import BY, COMPUTED, DIMS, SplitKind, layer_kinds
+from covey.parallelism.tensor.group import TensorGroup, lost_gradient
 from covey.parallelism.tensor.layout import Blocks, Origin, SplitLayout, UnitBlock, length, refined
 from covey.parallelism.tensor.rules import RULES
 from covey.parallelism.tensor.split_tensor import SplitTensor
@@ -45,6 +45,7 @@ class TrialGroup(TensorGroup):
         self.inside = [""]  # the modules whose forward is under way
         self.together: list[tuple[frozenset[Origin], int, str]] = []  # what was brought together, its size, for what
         self.wishes: list[tuple[Origin, Blocks]] = []
+        self.inside_functions: set[str] = set()  # parameters whose layers' outputs came there
         self.turns = self.largest = 0
 
     def ranges(self, blocks: Blocks) -> list[tuple[int, int]]:
@@ -70,6 +71,11 @@ class TrialGroup(TensorGroup):
         where = f"{why} in {self.inside[-1]}" if self.inside[-1] else why
         self.together.append((layout.origins, local.numel(), where))
         return self.join(local, layout)
+
+    def unseen(self, layout: SplitLayout) -> None:
+        if not layout.origins:
+            super().unseen(layout)
+        self.inside_functions |= {origin.name for origin in layout.origins}
 
     def wish(self, layout: SplitLayout, blocks: Blocks | None) -> None:
         for origin in layout.origins if blocks else ():
@@ -130,6 +136,9 @@ class SplitPlanner:
         layer = self.layers.get(name)
         if layer is None or name in self.whole or not given or name in self._kinds:
             return
+        if layer._parameters.get("weight") is None:
+            self.whole[name] = COMPUTED
+            return
         called = self.places.called(layer, "weight")
         tied = len(self.places.at[called]) > 1
         kind = BY[type(layer)](layer, given[0], tied) if self.wanted is None else self.wanted.get(name)
@@ -174,6 +183,10 @@ class SplitPlanner:
                 self.blocks[origin.name] = blocks
             else:
                 self._too_few(origin.name, few)
+        if self.wanted is not None and group.inside_functions:
+            raise lost_gradient()
+        for parameter in group.inside_functions:
+            self._leave(parameter, "a torch.autograd.Function needs its whole output")
         if (self.blocks, self.whole) != before:
             return True
         if self.wanted is None:

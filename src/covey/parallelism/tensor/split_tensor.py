@@ -6,6 +6,7 @@ there is no rule the slices are brought together first: always right, and told t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,10 @@ class SplitTensor(Tensor):
             return getattr(args[0].local, name)
         if name == "data":
             return SplitTensor(args[0].local.data, args[0].divided, args[0].group)
+        if not torch.is_grad_enabled() and _in_function():
+            for value in pytree.tree_leaves((args, kwargs)):
+                if isinstance(value, SplitTensor):
+                    value.group.unseen(value.divided)
         if (rule := _first(args, kwargs).group.rules.get(name)) is not None:
             try:
                 return rule(name, func, args, kwargs)
@@ -93,6 +98,22 @@ class SplitTensor(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"SplitTensor({tuple(self.shape)}, {self.divided})"
+
+
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+
+
+def _in_function() -> bool:
+    """Whether a torch.autograd.Function computes that was given a divided value: autograd does not see its slices.
+
+    By the frames under way: `apply` asks no tensor, and people keep it under other names.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _APPLY and any(isinstance(one, SplitTensor) for one in frame.f_locals["args"]):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _on_whole(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

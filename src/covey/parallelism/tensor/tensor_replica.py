@@ -130,7 +130,7 @@ class TensorReplica(CutReplica):
         for member in self._others():
             came = await node.receive(SliceSquare, sender=Address(TENSOR, member), step=node.step)
             squares[member] = came.square
-        return sqrt(max(0.0, sum(squares[member] for member in sorted(squares))))
+        return sqrt(max(sum(squares[member] for member in sorted(squares)), 0.0))  # NaN stays
 
     def _others(self) -> Iterator[int]:
         group = self.parts.group

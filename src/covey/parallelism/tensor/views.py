@@ -18,7 +18,7 @@ from covey.parallelism.tensor.split_tensor import Function, NoRule, SplitTensor
 
 
 def _value(args: Sequence[Any]) -> SplitTensor:
-    if not isinstance(args[0], SplitTensor):
+    if not args or not isinstance(args[0], SplitTensor):
         raise NoRule
     return args[0]
 
@@ -154,8 +154,10 @@ def index(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, A
 
 def joined(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Values side by side, all divided; or on top of each other."""
+    if not args or kwargs.keys() - {"dim", "axis"}:
+        raise NoRule
     values = list(args[0])
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
     if not all(isinstance(value, SplitTensor) for value in values) or not isinstance(dim, int):
         raise NoRule
     first = values[0]
