@@ -65,15 +65,15 @@ def run(strategy: str, faults: str = "", workers: int | str = f"1:{SEATS}", **gi
     )  # fmt: skip
 
 
-def check(result: covey.Result, samples: int = SAMPLES, lossy: bool = False) -> None:
-    """Of each sample one try, and no other, is in the mean of all models that are left.
+def check(result: covey.Result, samples: int = SAMPLES, missing: int = 0) -> None:
+    """Of each sample one try, and no other, is in the mean of all models that are left; but for so many at most.
 
     Who is lost when all have finished takes along what nobody else has.
     """
     assert result.samples == samples
-    lossy = lossy or "lost at the end" in result.notes
     found = (result.weights["numbers"] != 0).sum(1)
-    assert all(one in ((0, 1) if lossy else (1,)) for one in found.tolist()), found.tolist()
+    missing = samples if "lost at the end" in result.notes else missing
+    assert found.max() <= 1 and int((found == 0).sum()) <= missing, found.tolist()
 
 
 @pytest.mark.parametrize("strategy", [*WHOLE, *RARE, *LOSSY])
@@ -99,9 +99,10 @@ FAULTS = [
 
 def everywhere(strategy: str, faults: str, numbers: range) -> Iterator[covey.Result]:
     for number in numbers:
-        plan = faults.format(n=number, m=number + 3, l=number + 7, k=number + 13)
+        plan, tracked = faults.format(n=number, m=number + 3, l=number + 7, k=number + 13), Tracked()
         try:
-            yield run(strategy, plan)
+            yield run(strategy, plan, task=tracked.task())
+            assert len(tracked.tries) == SAMPLES, "each was computed on"
         except PeerLost as lost:
             if "kill" not in plan or "no other worker had the model" not in str(lost):
                 raise
@@ -120,9 +121,11 @@ def test_at_whatever_effect_somebody_goes_each_batch_is_in_the_models_once(
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("strategy", ["malt", pytest.param("malt over halton", marks=pytest.mark.full)])
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, 15))])
-def test_where_messages_may_be_lost_every_sample_counts_once(strategy: str, faults: str, part: int) -> None:
+def test_where_messages_may_be_lost_hardly_a_batch_is_and_none_counts_twice(
+    strategy: str, faults: str, part: int
+) -> None:
     for result in everywhere(strategy, faults, range(part + 1, EFFECTS, 15)):
-        check(result, lossy=True)
+        check(result, missing=2)
 
 
 # -- weights and means -------------------------------------------------------------------------------------------------
@@ -294,7 +297,7 @@ def plant_early(patch: pytest.MonkeyPatch) -> None:
 
     def ahead(self: Any) -> Any:
         counts = list(contains(self))
-        counts[self.node.rank * (self.node.workers + 1)] += 1
+        counts[1 + self.node.rank * (self.node.workers + 1)] += 1  # the version is before them
         return tuple(counts)
 
     patch.setattr(GossipList, "contains", ahead)
@@ -361,16 +364,17 @@ PLANTED = [
 ]  # fmt: skip
 
 
-def hard() -> list[str]:
-    """One after another is lost, soon or a little later."""
-    plan = "kill worker 1@{}ms; kill worker 0@{}ms; leave worker 2@{}ms; kill worker 1@{}ms"
-    return [plan.format(*(n + gap * place for place in range(4))) for n in range(15, 48, 3) for gap in (1, 3, 5)]
+HARD = [  # one after another is lost
+    f"kill worker 1@{n}ms; kill worker 0@{n + 5}ms; leave worker 2@{n + 10}ms; kill worker 1@{n + 15}ms"
+    for n in (21, 33, 45)
+]
 
 
 @pytest.mark.parametrize(("plant", "strategy"), PLANTED)
 def test_planted_mistakes_are_found(monkeypatch: pytest.MonkeyPatch, plant: Any, strategy: str) -> None:
+    assert not any(_breaks(strategy, faults) for faults in HARD), "without the mistake"
     plant(monkeypatch)
-    assert any(_breaks(strategy, faults) for faults in hard())
+    assert any(_breaks(strategy, faults) for faults in HARD)
 
 
 def _breaks(strategy: str, faults: str) -> bool:
@@ -381,9 +385,10 @@ def _breaks(strategy: str, faults: str) -> bool:
     return False
 
 
-def test_without_mistakes_the_same_runs_are_whole() -> None:
-    for strategy in sorted({strategy for _, strategy in PLANTED}):
-        assert not any(_breaks(strategy, faults) for faults in hard()[::8]), strategy
+def test_where_messages_may_be_lost_dropped_batches_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_dropped(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_where_messages_may_be_lost_hardly_a_batch_is_and_none_counts_twice("malt", FAULTS[4], 0)
 
 
 def test_weight_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ loader = DataLoader(TensorDataset(torch.arange({samples}), x, y), batch_size=4, 
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+mean = torch.optim.swa_utils.AveragedModel(model)
 
 def first(name):
     "True for one process of the run only."
@@ -39,7 +40,7 @@ def first(name):
         return False
 
 seen = open(HERE / f"seen-{{os.getpid()}}", "a")
-with covey.join(model, optimizer, keep=[scheduler]) as member:
+with covey.join(model, optimizer, keep=[scheduler, mean]) as member:
     for epoch in {epochs}:
         for numbers, x_, y_ in {data}:
             time.sleep(0.01)
@@ -49,9 +50,11 @@ with covey.join(model, optimizer, keep=[scheduler]) as member:
             {inside}
             print(member.rank, epoch, member.steps, *numbers.tolist(), file=seen, flush=True)
             member.step(loss)
+            mean.update_parameters(model)
         scheduler.step()
         {after}
     {last}
+    (HERE / f"averaged-{{member.rank}}").write_text(str(int(mean.n_averaged)))
 """
 PLAIN = {
     "samples": "64", "epochs": "range(8)", "data": "member.loader(loader)", "before": "pass", "inside": "pass",
@@ -80,6 +83,11 @@ def trained(room: Room) -> Counter[tuple[int, int]]:
     return Counter(sample for samples in steps.values() for sample in samples)
 
 
+def averaged(room: Room) -> list[int]:
+    """How many steps are in the mean that each worker's loop keeps."""
+    return [int(file.read_text()) for file in sorted(room.path.glob("averaged-*"))]
+
+
 CASES: dict[str, tuple[str, dict[str, str]]] = {
     "a loader": ("allreduce", {}),
     "epochs of the member": ("allreduce", {"epochs": "member.epochs(8)"}),
@@ -89,6 +97,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     "a shard": ("allreduce", {"data": "member.shard((torch.arange(64), x, y), 4)"}),
     "averages": ("local_sgd(period=3, momentum=reset)", {}),
     "blocks": ("bmuf(period=3)", {}),
+    "a barrier": ("malt(barrier=true)", {}),
 }
 USUAL = ("a loader", "votes", "averages")
 
@@ -100,10 +109,11 @@ def test_a_loop_that_lost_workers_ends_with_the_weights_of_one_that_lost_nobody(
     killer = Killer(room, *victims, every=60)
     result = train(room, strategy, parts, on_failure="continue", watcher=killer)
     check(result, killer, victims)
-    dealt = trained(room)
+    dealt, means = trained(room), averaged(room)
     plain = train(room, strategy, parts)
     assert not differing(result.weights, plain.weights) and result.samples == plain.samples
     assert result.failures == [] and dealt == trained(room) and set(dealt.values()) == {1}
+    assert len(means) == 2 and means == averaged(room)
 
 
 DIES = "if member.rank == 1 and {when} and first('died'): os.kill(os.getpid(), 9)"
@@ -134,10 +144,11 @@ def test_a_worker_may_die_at_any_moment(room: Room, moment: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "given", "why"),
     [
-        ("bsp", {}, "only with allreduce, local_sgd, bmuf, diloco, not with bsp; or use .*restart"),
+        ("bsp", {}, r"with allreduce, local_sgd, bmuf, diloco, malt\(barrier=true\), not with bsp; or use .*restart"),
         ("allreduce", {"engine": "ray"}, "not for ray"),
         ("allreduce + int8", {}, "omit the codec"),
         ("sparknet", {}, "not with sparknet"),
+        ("malt", {}, "not with malt"),
     ],
 )
 def test_what_cannot_go_on_is_refused_before_anything_starts(

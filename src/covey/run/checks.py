@@ -120,6 +120,7 @@ def check_rebirth_of_loops(chosen: Strategy, roles: Sequence[Role], given: Optio
         why = _why_not(chosen, roles)
     else:
         able = [name for name, entry in catalog.STRATEGIES.items() if _summed(entry.example or name, entry.on_loss)]
+        able.append("malt(barrier=true)")  # whose workers have one model only with this setting
         why = f"a script's own loops go on after a loss only with {', '.join(able)}, not with {chosen.name}"
     if why:
         raise PlanError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from covey.data.leases import Ledger
+from covey.errors import WireError
 from covey.membership import all_lost
 from covey.message import Address, Message
 from covey.model.replica import Replica
@@ -20,7 +21,10 @@ from covey.servers.together import PeerReady, PeerState, Together
 from covey.vector import Vector
 
 Contents = tuple[int, ...]
-"""How many batches of each seat the model of each worker contains at least: one worker after the other."""
+"""The version of the sender's list, and how many batches of each seat the model of each worker contains at least.
+
+One worker comes after the other.
+"""
 
 
 class ModelContents(Message):
@@ -71,7 +75,7 @@ class GossipList(Together):
         self.listed = (0,) * node.workers  # who was there when the list was made, as marks of seats
         self.start = [0] * node.workers  # how many batches of each seat were in some model then
         self.rounds = 0  # that are dealt out since then
-        self.given = [0] * node.workers  # batches of each in these rounds: the first ones, without a gap
+        self.turns = [0] * node.workers  # that each has in these rounds: the first ones, without a gap
 
     @property
     def version(self) -> int:
@@ -105,16 +109,32 @@ class GossipList(Together):
 
     def contains(self) -> Contents:
         """What goes along with a model or a gradient."""
-        return tuple(count for counts in self.known for count in counts)
+        return self.version, *(count for counts in self.known for count in counts)
 
     def took_in(self, sender: Address, contents: Contents, whole: bool = True) -> None:
-        """The sender's model is in this worker's model now; or, if not the `whole`, only the sender's own batches."""
-        size = self.node.workers
-        for rank, counts in enumerate(self.known):
-            counts[:] = map(max, counts, contents[rank * size : (rank + 1) * size])
-        theirs, mine = self.known[sender.rank], self.counts
+        """The sender's model is in this worker's model now; or, if not the `whole`, only the sender's own batches.
+
+        Where somebody went or came since it was sent, what it says of others may be of lives that are over.
+        """
+        me, size = self.node.rank, self.node.workers
+        counts = self._checked(sender, contents[1:], size * size)
+        told = [counts[rank * size : (rank + 1) * size] for rank in range(size)]
+        for rank in range(size) if contents[0] == self.version else [sender.rank]:
+            if rank != me:  # which knows best itself
+                self.known[rank] = [*map(max, self.known[rank], told[rank])]
         for rank in range(size) if whole else [sender.rank]:
-            mine[rank] = max(mine[rank], theirs[rank])
+            if rank != me:
+                self.counts[rank] = max(self.counts[rank], told[sender.rank][rank])
+
+    def _checked(self, sender: Address, counts: tuple[int, ...], size: int) -> tuple[int, ...]:
+        """What another one says, if it can be."""
+        most = sum(self.ledger.limits)
+        if len(counts) != size or not all(0 <= count <= most for count in counts):
+            raise WireError(
+                f"{sender} sent {len(counts)} numbers of batches, the largest {max(counts, default=0)}, where {size} "
+                f"were due, each from 0 to {most}"
+            )
+        return counts
 
     def settle(self) -> None:
         """What all models contain cannot be lost any more."""
@@ -125,7 +145,7 @@ class GossipList(Together):
         """Deal out the list up to this number of rounds: each member gets a batch in a round, if there is one."""
         while self.rounds < rounds:
             for rank in self.members:
-                self.given[rank] += self.ledger.take(rank, self.start[rank] + self.rounds) is not None
+                self.turns[rank] += self.ledger.take(rank, self.start[rank] + self.rounds) is not None
             self.rounds += 1
 
     # -- where all meet ------------------------------------------------------------------------------------------------
@@ -139,6 +159,7 @@ class GossipList(Together):
         await node.broadcast(self.peers, told[node.rank])
         for who in self.peers:
             told[who.rank] = await node.receive(ModelContents, sender=who)
+            self._checked(who, told[who.rank].counts, node.workers)
         newest = max(contents.version for contents in told.values())
         if newest < 0:
             raise all_lost(node.address)
@@ -171,9 +192,10 @@ class GossipList(Together):
     def _make_list(self, told: dict[int, ModelContents], donors: dict[int, int]) -> int:
         """What no model contains that is there goes back to the list; how many lives are over since the last one."""
         ledger, marks, before = self.ledger, self.seats.marks, self.listed
-        for rank in told:
-            self.known[rank] = list(told[donors.get(rank, rank)].counts)
-        had = [max(self.known[other][rank] for other in told) for rank in range(self.node.workers)]
+        nothing = (0,) * self.node.workers
+        for rank in range(self.node.workers):
+            self.known[rank] = list(told[donors.get(rank, rank)].counts if rank in told else nothing)
+        had = [max(column) for column in zip(*self.known, strict=True)]
         self.deal(max(count - first for count, first in zip(had, self.start, strict=True)))
         for rank, mark in enumerate(marks):
             ledger.give_back(rank, had[rank])
@@ -200,7 +222,7 @@ class GossipList(Together):
 
     def _begin_list(self, version: int, marks: tuple[int, ...], start: list[int]) -> None:
         self._done.value, self.listed, self.start = version, marks, start
-        self.rounds, self.given = 0, [0] * self.node.workers
+        self.rounds, self.turns = 0, [0] * self.node.workers
         self.settle()
 
     async def _tell_of(self, lost: int) -> None:

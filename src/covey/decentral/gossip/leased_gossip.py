@@ -59,11 +59,11 @@ class GossipLeases(GossipList):
 
     def active(self) -> list[int]:
         """Who has a batch in this worker's round, where all take their rounds together."""
-        return [rank for rank in self.members if self.given[rank] > self.turn]
+        return [rank for rank in self.members if self.turns[rank] > self.turn]
 
     def due(self, rank: int, late: int) -> int:
         """The last step of another worker that may not be missing, where they may come this many rounds late."""
-        turn = min(self.turn - late, self.given[rank] - 1)
+        turn = min(self.turn - late, self.turns[rank] - 1)
         return self.node.step - self.turn + turn if turn >= 0 else -1
 
     async def gradient(self, lease: Lease) -> Vector:
