@@ -59,7 +59,9 @@ def test_the_trimmed_mean_leaves_out_as_many_at_either_end() -> None:
     updates = [vector(float(n), float(-n)) for n in (1, 2, 3, 4, 1000)]
     assert numbers(trimmed_mean(updates, 0.2)) == [3.0, -3.0]
     assert numbers(trimmed_mean(updates, 0.0)) == [202.0, -202.0]
-    assert numbers(trimmed_mean(updates[:4], 0.2)) == [2.5, -2.5], "a fifth of four is none"
+    assert numbers(trimmed_mean(updates[1:], 0.2)) == [3.5, -3.5], "of four, a fifth is less than one: one is left out"
+    assert numbers(trimmed_mean(updates[2:], 0.49)) == [4.0, -4.0]
+    assert numbers(trimmed_mean(updates[:1], 0.4)) == [1.0, -1.0], "one is never left out of one"
 
 
 def test_krum_takes_the_update_nearest_to_its_neighbours() -> None:
@@ -90,7 +92,7 @@ def test_a_buffer_counts_stale_reports_less_and_divides_by_their_number() -> Non
     ("choice", "told"),
     [
         (AggregationChoice(name="trimmed_mean", trim=0.5), "less than half"),
-        (AggregationChoice(name="krum", faulty=6), "needs at least 9 reports"),
+        (AggregationChoice(name="krum", faulty=3), "needs at least 9 reports"),
         (AggregationChoice(name="krum", faulty=1, chosen=9), "may have only 8 reports"),
         (AggregationChoice(name="krum", faulty=-1), "faulty=-1"),
     ],

@@ -297,7 +297,7 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
         ({"strategy": "fedavg(epoch=2)"}, "has no setting 'epoch'"),
         ({"strategy": "fedavg(epochs=0)"}, "epochs=0: it must be more than 0"),
         ({"strategy": "fedavg + int8"}, "takes neither codecs"),
-        ({"strategy": "fedavg(aggregate=krum, faulty=5)"}, "needs at least 8 reports"),
+        ({"strategy": "fedavg(aggregate=krum, faulty=2)"}, "needs at least 7 reports"),
         ({"partition": "dirichlett"}, "no partition 'dirichlett'"),
         ({"partition": "dirichlet(alpha=-1)"}, "alpha must be more than 0"),
         ({"partition": "dirichlet"}, "holds no classes"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.errors import PlanError
-from covey.federated.pace_steering import BOUND, PaceSteering
+from covey.federated.pace_steering import PaceSteering, until
 from covey.federated.rounds import Reporting, RoundTerms, Selection
 
 TERMS = RoundTerms.of(clients=100, target=10, over=1.3, least=0.8, selection=60, reporting=600)
@@ -148,27 +148,53 @@ def test_a_round_commits_only_with_enough_reports_and_never_with_more_than_its_t
 
 
 def test_few_clients_come_together() -> None:
-    steering = PaceSteering(clients=26, terms=TERMS)
+    steering = PaceSteering(clients=26, terms=TERMS, needed=13)
     for _ in range(50):
         steering.round_ended(1000.0)
-    assert steering.wait() == (0.0, TERMS.selection / 2), "all of them within the time that a selection waits"
+    assert steering.period(now=70.0) == (70.0, 70.0 + TERMS.selection / 4), "within the time that a selection waits"
 
 
 def test_many_clients_are_spread_so_that_twice_the_goal_comes_in_a_round() -> None:
-    steering = PaceSteering(clients=100_000, terms=TERMS)
-    earliest, latest = steering.wait()
-    comes = steering.period / ((earliest + latest) / 2) * 100_000
-    assert comes == pytest.approx(2 * TERMS.goal) and latest == 3 * earliest
+    steering = PaceSteering(clients=100_000, terms=TERMS, needed=TERMS.goal, seconds=5.0)
+    begin, end = steering.period(now=0.0)
+    assert begin == steering.first(), "when all have come for the first time"
+    assert 100_000 * 5.0 / (end - begin) == pytest.approx(2 * TERMS.goal)
 
 
-def test_the_spread_follows_how_many_come() -> None:
-    steering = PaceSteering(clients=100_000, terms=TERMS)
-    usual = steering.wait()[1]
-    for _ in range(20):  # at night: four times as many as wanted
-        for _ in range(8 * TERMS.goal):
-            steering.came()
-        steering.round_ended(steering.period)
-    assert steering.wait()[1] > 4 * usual
-    for _ in range(200):  # nobody comes
-        steering.round_ended(steering.period)
-    assert steering.wait()[1] < usual and steering.spread == 1 / BOUND
+def test_nobody_comes_twice_before_all_have_come_once_though_rounds_become_faster() -> None:
+    steering = PaceSteering(clients=1000, terms=TERMS, needed=TERMS.goal, seconds=10.0)
+    first = steering.first()
+    for _ in range(50):
+        steering.round_ended(0.1)
+    for number in range(1000):
+        steering.came(now=first * number / 1000)
+    early, late = steering.period(now=0.01 * first), steering.period(now=0.99 * first)
+    assert early == late and early[0] == first, "who came early has the same time as who came late"
+    after = steering.period(now=first)
+    assert after[0] == early[1] and after[1] - after[0] == pytest.approx(0.01 * (early[1] - early[0]), rel=0.1)
+
+
+def test_a_cycle_follows_how_many_came_in_the_one_before() -> None:
+    steering = PaceSteering(clients=1000, terms=TERMS, needed=TERMS.goal, seconds=10.0)
+    length = steering.first()
+    for number in range(250):
+        steering.came(now=length * number / 250)
+    begin, end = steering.period(now=length)
+    assert end - begin == pytest.approx(length / 4), "a quarter is there"
+    assert PaceSteering(1000, TERMS, TERMS.goal, 10.0, there=250).first() == pytest.approx(length / 4)
+
+
+def test_rounds_longer_than_selection_waits_are_filled_in_time_without_overlap() -> None:
+    apart = RoundTerms.of(clients=1000, target=10, selection=60, overlap=False)
+    steering = PaceSteering(clients=1000, terms=apart, needed=apart.goal)
+    for _ in range(50):
+        steering.round_ended(600.0)
+    begin, end = steering.period(now=2 * steering.first())
+    assert 1000 * 60 / (end - begin) >= apart.goal
+
+
+@pytest.mark.parametrize(
+    ("now", "wait"), [(0.0, (10.0, 14.0)), (10.0, (0.0, 4.0)), (11.0, (3.0, 7.0)), (23.0, (3.0, 7.0))]
+)
+def test_who_comes_late_for_a_period_waits_for_the_next_one(now: float, wait: tuple[float, float]) -> None:
+    assert until((10.0, 14.0), now) == pytest.approx(wait)

@@ -47,6 +47,23 @@ def test_day_and_night_swing_as_asked() -> None:
     assert midnight == pytest.approx(0.32, abs=0.03) and noon == pytest.approx(0.08, abs=0.02)
 
 
+def test_long_slots_swing_with_the_hours_in_which_they_lie() -> None:
+    """By hand: the middle of a slot of 6 hours that holds noon lies up to 3 hours from it, on average sin(x) / x."""
+    daily, crowd = Daily(share=0.3, swing=4, hours=6), 6000
+    windows = [daily.window(client, DAY / 2, 0) for client in range(crowd)]
+    noon = sum(window is not None and window[0] <= DAY / 2 for window in windows) / crowd
+    assert noon == pytest.approx(0.12 + 0.36 * (1 - 0.900) / 2, abs=0.015)
+    with pytest.raises(PlanError, match="use hours=6 or less, or swing=1"):
+        Daily(share=0.3, hours=24)
+    Daily(share=0.3, swing=1, hours=24)
+
+
+def test_a_look_at_some_clients_tells_how_many_are_there() -> None:
+    crowd = Population(clients=50_000, availability=Daily(share=0.2, swing=4))
+    assert crowd.present(0.0) == pytest.approx(0.32 * 50_000, rel=0.15)
+    assert Population(clients=7).present(0.0) == 7
+
+
 def test_a_window_is_whole_and_the_next_one_comes_after_it() -> None:
     daily = Daily(share=0.3, swing=2)
     for client in range(50):

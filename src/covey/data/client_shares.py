@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -191,8 +192,11 @@ def _shuffled(samples: int, seed: int) -> Numbers:
 
 def _none_empty(parts: list[Numbers]) -> list[Numbers]:
     """Give each client without samples one of the client that has most."""
+    sizes = [(-len(part), place) for place, part in enumerate(parts)]  # the largest first, as max() would find them
+    heapify(sizes)
     for place, part in enumerate(parts):
         if len(part) == 0:
-            richest = max(range(len(parts)), key=lambda one: len(parts[one]))
+            negative, richest = sizes[0]
             parts[place], parts[richest] = parts[richest][-1:], parts[richest][:-1]
+            heapreplace(sizes, (negative + 1, richest))
     return parts

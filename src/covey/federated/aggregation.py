@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from covey.errors import PlanError
-from covey.federated.rounds import RoundTerms
+from covey.federated.rounds import RoundTerms, rounded_up
 from covey.vector import Vector, mean
 
 AggregationName = Literal["mean", "median", "trimmed_mean", "krum"]
@@ -77,8 +77,11 @@ def median(updates: Sequence[Vector]) -> Vector:
 
 
 def trimmed_mean(updates: Sequence[Vector], trim: float) -> Vector:
-    """The mean of each number without the `trim` share at either end of its order (Yin et al. 2018)."""
-    cut = int(trim * len(updates) + 1e-9)
+    """The mean of each number without at least the `trim` share at either end of its order (Yin et al. 2018).
+
+    Of few updates one is more than that share, and is left out all the same: else the mean would withstand nothing.
+    """
+    cut = min(rounded_up(trim * len(updates)), (len(updates) - 1) // 2)
     return _each_number(updates, lambda stack_ND: stack_ND.sort(dim=0).values[cut : len(updates) - cut].mean(dim=0))
 
 
@@ -122,9 +125,10 @@ class AggregationChoice:
         """Refuse what the smallest round could not be aggregated with."""
         if self.name == "trimmed_mean" and not 0 <= self.trim < 0.5:
             raise PlanError(f"trim={self.trim:g}: less than half can be left out at either end: 0 to 0.49")
-        if self.name == "krum" and (self.faulty < 0 or self.chosen < 1 or terms.enough < self.faulty + 3):
+        least = 2 * self.faulty + 3  # Blanchard et al. 2017, proposition 4.2
+        if self.name == "krum" and (self.faulty < 0 or self.chosen < 1 or terms.enough < least):
             raise PlanError(
-                f"krum with faulty={self.faulty} and chosen={self.chosen} needs at least {self.faulty + 3} reports in "
+                f"krum with faulty={self.faulty} and chosen={self.chosen} needs at least {least} reports in "
                 f"every round, and {terms.enough} are enough here: use larger rounds or a smaller faulty"
             )
         if self.name == "krum" and self.chosen > terms.enough:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import isfinite
 from typing import assert_never
 
 from covey.federated.aggregation import Aggregation, MakeAggregation, WeightedMean
@@ -14,6 +16,7 @@ from covey.federated.messages import (
     RoundEnd,
     address,
 )
+from covey.federated.pace_steering import Period, until
 from covey.federated.rounds import Reporting, RoundTerms
 from covey.membership import Departed
 from covey.program import Node, Receive
@@ -22,36 +25,53 @@ from covey.vector import Vector
 
 NOTHING = Vector(())
 
+ShareSizes = Callable[[int], int]
+"""How many samples a client has, at most: a report of more would have more weight than its client can have."""
+
+
+class MeanLoss:
+    """The mean of the clients' losses, by samples; a loss that is no number says nothing about the others."""
+
+    def __init__(self) -> None:
+        self._sum, self._samples = 0.0, 0
+
+    def add(self, report: ClientReport) -> None:
+        if isfinite(report.loss):
+            self._sum += report.samples * report.loss
+            self._samples += report.samples
+
+    def result(self) -> float:
+        return self._sum / self._samples if self._samples else float("nan")
+
 
 class ReportSums:
     """What the reports of one round come to."""
 
     def __init__(self, updates: Aggregation) -> None:
-        self.updates, self.buffers = updates, WeightedMean()
+        self.updates, self.buffers, self.loss = updates, WeightedMean(), MeanLoss()
         self.clients: list[int] = []
-        self.samples, self.losses = 0, 0.0
-        self.extra = self.refused = 0
+        self.samples = self.extra = self.refused = 0
 
     def add(self, report: ClientReport) -> None:
         self.clients.append(report.sender.rank)
         self.updates.add(report.update, report.samples)
         self.buffers.add(report.buffers, report.samples)
+        self.loss.add(report)
         self.samples += report.samples
-        self.losses += report.samples * report.loss
 
 
-def acceptable(report: ClientReport, params: Vector, buffers: Vector) -> bool:
-    """Whether a report can be added to others: of this model, of some samples, and all of it numbers."""
-    fits = report.update.like(params) and report.buffers.like(buffers) and report.samples > 0
+def acceptable(report: ClientReport, params: Vector, buffers: Vector, most: int) -> bool:
+    """Whether a report can be added to others: of this model, of 1 to `most` samples, and all of it numbers."""
+    fits = report.update.like(params) and report.buffers.like(buffers) and 0 < report.samples <= most
     return fits and report.update.finite() and report.buffers.finite()
 
 
 class Aggregator:
     """Drives the reporting phase of one round after another."""
 
-    def __init__(self, node: Node, terms: RoundTerms, make: MakeAggregation) -> None:
-        self.node, self.terms, self.make = node, terms, make
-        self.come_back = ComeBack(0.0, 0.0)
+    def __init__(self, node: Node, terms: RoundTerms, make: MakeAggregation, sizes: ShareSizes) -> None:
+        self.node, self.terms, self.make, self.sizes = node, terms, make, sizes
+        self.again: Period = 0.0, 0.0
 
     async def run(self) -> None:
         while True:
@@ -62,11 +82,11 @@ class Aggregator:
                 await self.round(message)
             elif isinstance(message, ClientReport):  # of a round that is over
                 await self.node.note("late reports")
-                await self.node.send(message.sender, self.come_back)
+                await self.dismiss(message)
 
     async def round(self, begin: RoundBegin) -> None:
         """Configure the chosen clients, and collect their reports until the round is decided."""
-        self.come_back = ComeBack(begin.earliest, begin.latest)
+        self.again = begin.earliest, begin.latest
         for client in begin.clients:
             given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
             await self.node.send(address(client), given, loan=True)
@@ -78,8 +98,12 @@ class Aggregator:
                 reporting.lost(message.sender.rank)
             elif isinstance(message, ClientReport):
                 self.take(message, begin, reporting, sums)
-                await self.node.send(message.sender, self.come_back)
+                await self.dismiss(message)
         await self.node.send(COORDINATOR, ended(begin.number, state == "committed", reporting, sums), loan=True)
+
+    async def dismiss(self, report: ClientReport) -> None:
+        """Tell a client that has reported when to come again."""
+        await self.node.send(report.sender, ComeBack(*until(self.again, await self.node.now())))
 
     def take(self, report: ClientReport, begin: RoundBegin, reporting: Reporting, sums: ReportSums) -> None:
         """Add a report, or drop it: it is answered in either case."""
@@ -87,7 +111,7 @@ class Aggregator:
         if report.number != begin.number:
             sums.extra += 1
             return
-        if not acceptable(report, begin.params, begin.buffers):
+        if not acceptable(report, begin.params, begin.buffers, self.sizes(client)):
             reporting.lost(client)
             sums.refused += 1
             return
@@ -101,11 +125,12 @@ class Aggregator:
 
 
 def ended(number: int, committed: bool, reporting: Reporting, sums: ReportSums) -> RoundEnd:
-    """What the coordinator is told."""
-    loss = sums.losses / sums.samples if sums.samples else float("nan")
+    """What the coordinator is told; a sum that is too large for its numbers is not committed."""
+    update = sums.updates.result() if committed else NOTHING
+    buffers = sums.buffers.result() if committed else NOTHING
+    committed = committed and update.finite() and buffers.finite()
     return RoundEnd(
         number=number, committed=committed, clients=sums.clients, dropped=reporting.dropped, extra=sums.extra,
-        refused=sums.refused, samples=sums.samples, loss=loss,
-        update=sums.updates.result() if committed else NOTHING,
-        buffers=sums.buffers.result() if committed else NOTHING,
+        refused=sums.refused, samples=sums.samples, loss=sums.loss.result(),
+        update=update if committed else NOTHING, buffers=buffers if committed else NOTHING,
     )  # fmt: skip

@@ -8,12 +8,13 @@ from math import isfinite, sqrt
 from typing import Any
 
 from covey.federated.aggregation import WeightedMean
-from covey.federated.aggregator import acceptable
+from covey.federated.aggregator import MeanLoss, ShareSizes, acceptable
 from covey.federated.coordinator import FederatedService, HeldModel
 from covey.federated.messages import CheckIn, ClientReport, ComeBack, Configuration, address
+from covey.federated.pace_steering import until
 from covey.membership import Departed
 from covey.model.replica import Replica
-from covey.observe.membership import RoundRecord
+from covey.observe.membership import RoundRecord, RoundState
 from covey.program import Node, Receive
 from covey.vector import Vector
 
@@ -26,7 +27,7 @@ class ReportBuffer:
 
     def __init__(self) -> None:
         self.clients: list[int] = []
-        self.samples, self.losses = 0, 0.0
+        self.samples, self.loss = 0, MeanLoss()
         self._updates, self._buffers = WeightedMean(), WeightedMean()
         self._counts = 0.0
 
@@ -37,7 +38,7 @@ class ReportBuffer:
         self._buffers.add(report.buffers, report.samples)
         self._counts += count
         self.samples += report.samples
-        self.losses += report.loss * report.samples
+        self.loss.add(report)
 
     def update(self) -> Vector:
         return self._updates.result().mul_(self._counts / len(self.clients))
@@ -49,79 +50,109 @@ class ReportBuffer:
 class Buffering:
     """Keeps `concurrency` clients at work on whatever model is newest when they begin."""
 
-    def __init__(self, node: Node, replica: Replica, service: FederatedService, size: int) -> None:
-        self.node, self.service, self.size = node, service, size
+    def __init__(self, node: Node, replica: Replica, service: FederatedService, size: int, sizes: ShareSizes) -> None:
+        self.node, self.service, self.size, self.sizes = node, service, size, sizes
         self.concurrency, self.patience = service.terms.target, service.terms.reporting
         self.model = HeldModel(replica, service.step)
+        self.version = 0  # the updates of the model
         self.running: OrderedDict[int, tuple[int, float]] = OrderedDict()  # version and deadline, by client
+        self.collected = ReportBuffer()
         self.dropped = self.extra = 0
 
     async def run(self) -> None:
-        for version in self.node.steps():
+        for number in self.node.steps():
             began, replica = await self.node.now(), self.model.replica
             params, buffers = replica.flat.clone(), replica.buffers.clone()  # lent to all who begin with this version
-            share, collected = version / self.service.rounds, ReportBuffer()
-            while len(collected.clients) < self.size:
-                message = await Receive((CheckIn, ClientReport, Departed), timeout=await self.shortest())
-                if isinstance(message, CheckIn):
-                    await self.admit(message.sender.rank, Configuration(version, share, params, buffers))
-                elif isinstance(message, ClientReport):
-                    await self.take(message, version, collected)
-                elif isinstance(message, Departed):
-                    self.dropped += self.running.pop(message.sender.rank, None) is not None
-            await self.commit(version, began, collected)
+            given = Configuration(self.version, number / self.service.rounds, params, buffers)
+            if await self.collect(given):
+                await self.commit(number, began)
+            else:
+                await self.tell("not begun", number, began)
+
+    async def collect(self, given: Configuration) -> bool:
+        """Hear clients until an update is full; False: nobody is at work, and nobody has come for a long time."""
+        while len(self.collected.clients) < self.size:
+            message = await Receive((CheckIn, ClientReport, Departed), timeout=await self.shortest())
+            if isinstance(message, CheckIn):
+                await self.admit(message.sender.rank, given)
+            elif isinstance(message, ClientReport):
+                await self.take(message)
+            elif isinstance(message, Departed):
+                self.dropped += self.running.pop(message.sender.rank, None) is not None
+            elif not self.running:
+                return False
+        return True
 
     async def admit(self, client: int, given: Configuration) -> None:
         """Let a client begin, if there is room for it."""
-        self.service.steering.came()
+        now = await self.node.now()
+        self.service.steering.came(now)
         if len(self.running) >= self.concurrency:
-            await self.node.send(address(client), self.come_back())
+            await self.node.send(address(client), self.come_back(now))
             return
-        self.running[client] = given.number, await self.node.now() + self.patience
+        self.running[client] = given.number, now + self.patience
         await self.node.send(address(client), given, loan=True)
 
-    async def take(self, report: ClientReport, version: int, collected: ReportBuffer) -> None:
+    async def take(self, report: ClientReport) -> None:
         """Add a report that is awaited; drop any other."""
         begun = self.running.pop(report.sender.rank, None)
         if begun is None or begun[0] != report.number:
             self.extra += 1
-        elif not acceptable(report, self.model.replica.flat, self.model.replica.buffers):
+        elif not self.acceptable(report):
             self.dropped += 1
             await self.node.note("refused reports")
         else:
-            collected.add(report, version - report.number)
-            await self.node.note("staleness", version - report.number)
-        await self.node.send(report.sender, self.come_back())
+            self.collected.add(report, self.version - report.number)
+            await self.node.note("staleness", self.version - report.number)
+        await self.node.send(report.sender, self.come_back(await self.node.now()))
 
-    async def commit(self, version: int, began: float, collected: ReportBuffer) -> None:
-        """Make an update of the reports, and write it down."""
-        self.model.commit(collected.update(), collected.buffers(), collected.samples)
-        now, loss = await self.node.now(), collected.losses / collected.samples
-        self.service.steering.round_ended(now - began)
+    def acceptable(self, report: ClientReport) -> bool:
+        held = self.model.replica
+        return acceptable(report, held.flat, held.buffers, self.sizes(report.sender.rank))
+
+    async def commit(self, number: int, began: float) -> None:
+        """Make an update of the reports, if their sum is not too large for its numbers, and write it down."""
+        update, buffers = self.collected.update(), self.collected.buffers()
+        self.service.steering.round_ended(await self.node.now() - began)
+        if not (update.finite() and buffers.finite()):
+            await self.tell("abandoned", number, began)
+        else:
+            self.model.commit(number, update, buffers)
+            self.version += 1
+            await self.tell("committed", number, began)
+        self.collected = ReportBuffer()
+
+    async def tell(self, state: RoundState, number: int, began: float) -> None:
+        """Write down what came of an update."""
+        now, done, reports = await self.node.now(), self.collected, len(self.collected.clients)
+        committed, loss = state == "committed", done.loss.result()
         record = RoundRecord(
-            number=version, state="committed", seconds=now, took=now - began,
-            chosen=len(collected.clients) + self.dropped, reports=len(collected.clients), dropped=self.dropped,
-            extra=self.extra, samples=collected.samples, loss=loss if isfinite(loss) else None,
+            number=number, state=state, seconds=now, took=now - began, chosen=reports + self.dropped, reports=reports,
+            dropped=self.dropped, extra=self.extra, samples=done.samples, loss=loss if isfinite(loss) else None,
         )  # fmt: skip
-        self.dropped = self.extra = 0
-        self.service.log.add(record, collected.clients)
-        if isfinite(loss):
-            await self.node.note("loss", loss)
-        await self.node.note("update")
-        await self.node.note("samples", collected.samples)
+        if state == "not begun":  # its reports count in a later one
+            record = RoundRecord(number=number, state=state, seconds=now, took=now - began)
+        else:
+            self.dropped = self.extra = 0
+        self.service.log.add(record, done.clients if committed else ())
+        if committed:
+            if isfinite(loss):
+                await self.node.note("loss", loss)
+            await self.node.note("update")
+            await self.node.note("samples", done.samples)
 
-    async def shortest(self) -> float | None:
-        """Give up those whose time is over; the seconds until the next one's is."""
+    async def shortest(self) -> float:
+        """Give up those whose time is over; the seconds until the next one's is, or until nobody is waited for."""
         now = await self.node.now()
         while self.running and next(iter(self.running.values()))[1] <= now:
             self.running.popitem(last=False)
             self.dropped += 1
-        return next(iter(self.running.values()))[1] - now if self.running else None
+        return next(iter(self.running.values()))[1] - now if self.running else self.service.terms.selection
 
-    def come_back(self) -> ComeBack:
-        return ComeBack(*self.service.steering.wait())
+    def come_back(self, now: float) -> ComeBack:
+        return ComeBack(*until(self.service.steering.period(now), now))
 
 
-def buffering(service: FederatedService, size: int) -> Callable[[Node, Replica], Any]:
+def buffering(service: FederatedService, size: int, sizes: ShareSizes) -> Callable[[Node, Replica], Any]:
     """The program of the coordinator."""
-    return lambda node, replica: Buffering(node, replica, service, size).run()
+    return lambda node, replica: Buffering(node, replica, service, size, sizes).run()

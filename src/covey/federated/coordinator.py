@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from covey.federated.messages import AGGREGATOR, CheckIn, ComeBack, RoundBegin, RoundEnd, address
-from covey.federated.pace_steering import PaceSteering
+from covey.federated.pace_steering import PaceSteering, until
 from covey.federated.rounds import RoundTerms, Selection
 from covey.federated.server_steps import ServerState, ServerStep
 from covey.membership import Departed
@@ -46,14 +46,14 @@ class HeldModel:
         self.replica, self.step = replica, step
         self.state: ServerState = step.init(replica.flat) if step else ()
 
-    def commit(self, update: Vector, buffers: Vector, samples: int) -> None:
-        """Make an update of the aggregate of some clients' reports."""
+    def commit(self, number: int, update: Vector, buffers: Vector) -> None:
+        """Make an update of the aggregate of some clients' reports, in the round of this number."""
+        self.replica.progress.reach(number)
         if self.step is None:
             self.replica.apply(update)
         else:
             self.state = self.step.move(self.replica.flat, update, self.state)
         self.replica.buffers.copy_(buffers)
-        self.replica.progress.add(samples)
 
 
 class RoundCoordinator:
@@ -75,14 +75,13 @@ class RoundCoordinator:
                 await self.conduct(number, began)
             else:
                 await self.give_up(number, began)
-            self.service.steering.round_ended(await self.node.now() - began)
         await self.node.send(AGGREGATOR, Goodbye())
 
     async def conduct(self, number: int, began: float) -> None:
         """Let the aggregator have the chosen clients, and commit what it brings; others check in meanwhile."""
         chosen, self.selection = list(self.selection.accepted), Selection(self.service.terms)
-        self.busy = True
-        earliest, latest = self.service.steering.wait()
+        self.busy, configured = True, await self.node.now()
+        earliest, latest = self.service.steering.period(configured)
         replica, share = self.model.replica, number / self.service.rounds
         begin = RoundBegin(number, share, chosen, earliest, latest, replica.flat, replica.buffers)
         await self.node.send(AGGREGATOR, begin)
@@ -90,8 +89,9 @@ class RoundCoordinator:
             pass
         assert isinstance(end, RoundEnd)
         self.busy = False
+        self.service.steering.round_ended(await self.node.now() - configured)
         if end.committed:
-            self.model.commit(end.update, end.buffers, end.samples)
+            self.model.commit(number, end.update, end.buffers)
         state: RoundState = "committed" if end.committed else "abandoned"
         await self.tell(state, number, began, len(chosen), end)
 
@@ -124,7 +124,7 @@ class RoundCoordinator:
         """Take one message, and answer it if it is a client's; None: it was, or none came in time."""
         message = await Receive((CheckIn, Departed, *kinds), timeout=timeout)
         if isinstance(message, CheckIn):
-            self.service.steering.came()
+            self.service.steering.came(await self.node.now())
             closed = self.busy and not self.service.terms.overlap
             if closed or not self.selection.check_in(message.sender.rank):
                 await self.turn_away(message.sender.rank)
@@ -136,7 +136,8 @@ class RoundCoordinator:
 
     async def turn_away(self, client: int) -> None:
         """Say when to come again."""
-        await self.node.send(address(client), ComeBack(*self.service.steering.wait()))
+        now = await self.node.now()
+        await self.node.send(address(client), ComeBack(*until(self.service.steering.period(now), now)))
 
 
 def coordinating(service: FederatedService) -> Callable[[Node, Replica], Any]:

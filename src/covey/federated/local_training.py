@@ -19,6 +19,7 @@ from covey.model.batches import backward
 from covey.model.flat import Flat
 from covey.model.optimizers import made
 from covey.model.randomness import seed_of, seed_torch
+from covey.model.slots import buffers_of
 from covey.settings import check_rate
 from covey.task import Task
 from covey.task.data import check_data
@@ -84,6 +85,11 @@ class LocalTraining:
         refuse_settings(task)
         self._task, self._module, self._plan, self._samples, self._seed = task, module, plan, samples, seed
         self._layout = Flat(module)
+        self._counters = [  # buffers that do not travel, and what they begin with
+            (owner, key, buffer.clone())
+            for owner, key, buffer in buffers_of([module]).values()
+            if not buffer.is_floating_point()
+        ]
         self._optimizer = made(task.optimizer, list(self._layout.parameters.items()))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         device = None if task.device is None else device_of(task.device, 0)
@@ -96,6 +102,8 @@ class LocalTraining:
         layout, mine = self._layout, self._samples[client]
         layout.params.copy_(given.params)
         layout.buffers.copy_(given.buffers)
+        for owner, key, first in self._counters:
+            getattr(owner, key).copy_(first)
         seed_torch(seed_of(self._seed, client, given.number))
         if self._plan.epochs == 0:
             loss = self._gradient(mine)

@@ -58,7 +58,10 @@ class ClientReport(Message):
 
 
 class RoundBegin(Message):
-    """(Coordinator to aggregator) The chosen clients, the model, and how long a client waits that has reported."""
+    """(Coordinator to aggregator) The chosen clients, the model, and from when until when those come again who report.
+
+    These two are moments of the service's own clock, which both roles share.
+    """
 
     wire_name = "federated.begin"
 

@@ -2,50 +2,89 @@
 
 from __future__ import annotations
 
+from math import floor
+
 from covey.federated.rounds import RoundTerms
 
 WANTED = 2.0  # check-ins in a round for each client that it accepts
 SMALL = 2.0  # a population of at most this many times the goal is needed almost whole in every round
 SMOOTH = 0.3  # how much of the newest round counts
-CHANGE, BOUND = 2.0, 64.0  # how much one round, and all of them, may change the rate of check-ins
 
-Wait = tuple[float, float]
-"""The seconds after which a client comes again: it draws one between these two."""
+Period = tuple[float, float]
+"""From when until when, in the service's own time, a client comes again: it draws a moment between these two."""
 
 
 class PaceSteering:
-    """Sets the windows in which clients reconnect (Bonawitz et al. 2019, section 2.3).
+    """Sets the times at which clients reconnect (Bonawitz et al. 2019, section 2.3).
 
-    Few clients come again soon, so that enough of them are there at the same time. Many are spread at random, so that
-    about as many come in a round as it wants: by how many came, the spread follows day and night. All wait equally
-    long, those who have reported and those who were not needed: none is chosen more often for it.
+    Few clients come again soon, so that enough of them are there at the same time. Of many, each comes once in a cycle,
+    at a random moment of it, whether it has reported or was not needed. How long a cycle lasts follows how long rounds
+    take and how many clients came in the cycle before (day and night). Nobody comes twice in a cycle, so that no client
+    is chosen more often than others because rounds have become faster since it was told when to come.
     """
 
-    def __init__(self, clients: int, terms: RoundTerms) -> None:
-        self._clients, self._terms = clients, terms
-        self.period = terms.selection / 4  # seconds of a round, as measured
-        self.spread = 1.0  # by how much longer clients wait than if all of them were there
-        self._came = 0
+    def __init__(
+        self, clients: int, terms: RoundTerms, needed: int, seconds: float | None = None, there: int | None = None
+    ) -> None:
+        """Steer a population.
 
-    def came(self) -> None:
-        """A client has checked in."""
-        self._came += 1
+        Args:
+            clients: How many there are.
+            terms: Of a round.
+            needed: The clients that a round, or an update, needs.
+            seconds: What a round is expected to take until one has been measured.
+            there: The clients that may take part now; None: all of them.
+        """
+        self._terms, self._needed = terms, needed
+        self.small = clients <= SMALL * terms.goal
+        self.seconds = min(seconds or terms.selection / 4, terms.selection)
+        self.there = max(needed, clients if there is None else there)
+        self._came = 0  # in this cycle
+        self._end = self._next = self._cycle()  # of this cycle, and the length of the one after it
 
-    def round_ended(self, seconds: float) -> None:
-        """A round took this long, from one selection to the next."""
-        wanted = WANTED * self._terms.goal
-        change = min(CHANGE, max(1 / CHANGE, self._came / wanted))
-        self.spread = min(BOUND, max(1 / BOUND, self.spread * change**SMOOTH))
-        self.period += SMOOTH * (seconds - self.period)
-        self._came = 0
-
-    def wait(self) -> Wait:
-        """When a client comes again that is not needed now."""
-        if self._clients <= SMALL * self._terms.goal:
-            return 0.0, min(self.period, self._terms.selection) / 2
-        usual = self.spread * self.period * self._clients / (WANTED * self._terms.goal)
-        return usual / 2, 3 * usual / 2
+    def _cycle(self) -> float:
+        """How long all who are there may take to come once."""
+        # without overlap, nobody is accepted during a round: enough must come while selection waits for them
+        seconds = self.seconds if self._terms.overlap else min(self.seconds, self._terms.selection)
+        return seconds * max(0.25, self.there / (WANTED * self._needed))
 
     def first(self) -> float:
         """Seconds in which all clients come for the first time."""
-        return self.period * max(0.25, self._clients / (WANTED * self._terms.goal))
+        return self._soon() if self.small else self._end
+
+    def came(self, now: float) -> None:
+        """A client has checked in."""
+        self._turn(now)
+        self._came += 1
+
+    def round_ended(self, seconds: float) -> None:
+        """A round took this long, without the time in which it waited for clients to check in."""
+        self.seconds += SMOOTH * (seconds - self.seconds)
+
+    def period(self, now: float) -> Period:
+        """When a client comes again that is not needed now."""
+        if self.small:
+            return now, now + self._soon()
+        self._turn(now)
+        return self._end, self._end + self._next
+
+    def _soon(self) -> float:
+        return min(self.seconds, self._terms.selection) / 4
+
+    def _turn(self, now: float) -> None:
+        """Begin a new cycle if the last one is over."""
+        if now >= self._end:
+            self.there = max(self._needed, self._came)
+            self._came = 0
+            self._end = max(now, self._end + self._next)
+            self._next = self._cycle()
+
+
+def until(period: Period, now: float) -> Period:
+    """The seconds until a period begins and ends; of one that has begun, until the next one that is as long."""
+    begin, end = period
+    length = end - begin
+    if now > begin and length > 0:
+        begin += length * (floor((now - begin) / length) + 1)
+    wait = max(0.0, begin - now)
+    return wait, wait + length

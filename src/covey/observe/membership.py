@@ -113,7 +113,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     chosen: int = 0
     reports: int = 0  # that count
     dropped: int = 0  # clients that went away, or whose reports were refused
-    extra: int = 0  # reports that came after enough of them, or too late
+    extra: int = 0  # reports that came in its time and do not count: too late, also of earlier rounds, or uninvited
     samples: int = 0
     loss: float | None = None  # the mean of the clients' training losses
 

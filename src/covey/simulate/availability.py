@@ -18,6 +18,7 @@ Window = tuple[float, float]
 """Since when, and until when, a client may take part."""
 
 DAY = 86_400.0
+LONGEST = 6  # hours of a slot, where day and night differ
 HORIZON = 10_000  # slots in which a client that never has one is looked for
 _MASK = (1 << 64) - 1
 
@@ -68,6 +69,11 @@ class Daily:
                 f"daily(share={self.share:g}, swing={self.swing:g}, hours={self.hours:g}): share and hours must be "
                 "more than 0, and swing at least 1"
             )
+        if self.hours > LONGEST and self.swing > 1:
+            raise PlanError(
+                f"daily(swing={self.swing:g}, hours={self.hours:g}): slots this long hide the difference of day and "
+                f"night: use hours={LONGEST} or less, or swing=1"
+            )
         if self.highest > 1:
             most = math.floor(100 * (self.swing + 1) / (2 * self.swing)) / 100
             raise PlanError(
@@ -90,16 +96,17 @@ class Daily:
         shift = draw(seed, client, -1) * length
         first = math.floor((now + shift) / length)
         first += (first + 1) * length - shift <= now  # by rounding: a slot that is over
-        begin = next((slot for slot in range(first, first + HORIZON) if self._there(client, slot, seed)), None)
+
+        def there(slot: int) -> bool:
+            return draw(seed, client, slot) < self.chance((slot + 0.5) * length - shift)
+
+        begin = next(filter(there, range(first, first + HORIZON)), None)
         if begin is None:
             return None
         end = begin + 1
-        while end < begin + HORIZON and self._there(client, end, seed):
+        while end < begin + HORIZON and there(end):
             end += 1
         return begin * length - shift, end * length - shift
-
-    def _there(self, client: int, slot: int, seed: int) -> bool:
-        return draw(seed, client, slot) < self.chance((slot + 0.5) * 3600 * self.hours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ CLIENT = "client"
 ALWAYS = Always()
 BATCH, LATENCY = Seconds(0.01), Seconds(0.05)
 DOWN, UP = BytesPerSecond(2.5e6), BytesPerSecond(6.25e5)  # of a median phone: 20 and 5 Mbit/s
+SOME = 1000  # clients by which those that are there are estimated
 _SPEED, _LINK, _FIRST = -2, -3, -4  # which of a client's draws
 
 
@@ -58,6 +59,16 @@ class Population:
     def window(self, client: int, now: float) -> Window | None:
         """The first window from now on in which this client may take part."""
         return self.availability.window(client, now, self.seed)
+
+    def present(self, now: float) -> int:
+        """About how many clients may take part now, by a look at some of them."""
+        looked = range(0, self.clients, max(1, self.clients // SOME))
+        there = sum(window is not None and window[0] <= now for window in (self.window(k, now) for k in looked))
+        return round(self.clients * there / len(looked))
+
+    def visit(self, batches: float, size: int) -> float:
+        """Seconds in which the median client receives a model of this size, trains it, and sends it back."""
+        return 4 * self.latency + batches * self.compute + size / self.down + size / self.up
 
     def arrival(self, client: int, within: float) -> float:
         """When this client would come for the first time, of all that come in so many seconds."""

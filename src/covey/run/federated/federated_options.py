@@ -29,6 +29,13 @@ class RoundOptions:
     reporting: str = "10m"
     overlap: bool = True
 
+    def check_without_rounds(self) -> None:
+        """Refuse what has no meaning for fedbuff, which has updates instead of rounds."""
+        usual = RoundOptions()
+        for name in ("least", "overlap"):
+            if (given := getattr(self, name)) != getattr(usual, name):
+                raise PlanError(f"{option(name, given)} belongs to rounds, and fedbuff has none: omit it")
+
     def terms(self, clients: int) -> RoundTerms:
         for name in ("selection", "reporting"):
             readable(name, getattr(self, name), parse_duration)

@@ -57,6 +57,8 @@ def federated_request(
     seed = given.training.seed
     population, terms = crowd.population(seed), waits.terms(crowd.clients)
     chosen.aggregation.check(terms)
+    if chosen.buffer:
+        waits.check_without_rounds()
     if until is not None:
         parse_target(until)
     check_save(given.output.save)

@@ -155,9 +155,10 @@ def _train(
     given, population, seed = asked.options, asked.population, asked.options.training.seed
     judge = RoundReferee(score_every, asked.target)
     judge.told = told or judge.told
-    steering, log = PaceSteering(population.clients, asked.terms), RoundLog(population.clients)
+    replicas, log = _replicas(asked), RoundLog(population.clients)
+    steering = _steering(asked, replicas[COORDINATOR])
     service = FederatedService(asked.rounds, asked.terms, asked.strategy.step, steering, log)
-    plan, replicas = service_plan(asked, service), _replicas(asked)
+    plan = service_plan(asked, service)
     score: ScoredModel | None = None
     if not given.virtual.timing_only:
         score = ScoredModel(build.model(asked.task, seed), asked.task.evaluate, False)
@@ -188,14 +189,17 @@ def _train(
 
 def service_plan(asked: FederatedRequest, service: FederatedService) -> Plan:
     """The roles of the service; clients come from outside."""
+    def sizes(client: int) -> int:
+        return len(asked.samples[client])
+
     if asked.strategy.buffer:
-        coordinator = Role(COORDINATOR, buffering(service, asked.strategy.buffer), trains=True, scored=True)
+        coordinator = Role(COORDINATOR, buffering(service, asked.strategy.buffer, sizes), trains=True, scored=True)
         roles: tuple[Role, ...] = (coordinator,)
     else:
         coordinator = Role(COORDINATOR, coordinating(service), trains=True, scored=True)
         make = asked.strategy.aggregation.make
         aggregator = Role(
-            AGGREGATOR, lambda node, replica: Aggregator(node, asked.terms, make).run(), host=COORDINATOR
+            AGGREGATOR, lambda node, replica: Aggregator(node, asked.terms, make, sizes).run(), host=COORDINATOR
         )
         roles = (coordinator, aggregator)
     return Plan(roles=roles, limits=(asked.rounds,), lockstep=False, seed=asked.options.training.seed)
@@ -209,9 +213,19 @@ def _replicas(asked: FederatedRequest) -> dict[Address, Replica]:
     if asked.options.virtual.timing_only:
         replica = build.stand_in(build.in_one(build.shapes(task)), COORDINATOR, False, deal)
     else:
-        expected = asked.rounds * asked.terms.target * samples // asked.population.clients
-        replica = build.replica(task, COORDINATOR, False, deal, max(1, expected))
+        replica = build.replica(task, COORDINATOR, False, deal, asked.rounds)  # progress is counted in rounds
     return {COORDINATOR: replica, AGGREGATOR: replica}
+
+
+def _steering(asked: FederatedRequest, replica: Replica) -> PaceSteering:
+    """How clients are told when to come; what a round takes is first guessed by the median client's machine."""
+    population, task, samples = asked.population, asked.task, sum(map(len, asked.samples))
+    batches = asked.strategy.local.batches(samples, task.batch_size) / population.clients
+    size = replica.flat.nbytes + replica.buffers.nbytes
+    needed = asked.strategy.buffer or asked.terms.goal
+    return PaceSteering(
+        population.clients, asked.terms, needed, population.visit(batches, size), population.present(0.0)
+    )
 
 
 def _training(asked: FederatedRequest) -> ClientTraining:
