@@ -247,6 +247,39 @@ def test_settings_that_cannot_work_are_refused(spec: str, why: str) -> None:
         catalog.resolve(spec, 2)
 
 
+def test_a_step_in_two_batches_is_a_step() -> None:
+    """Each half's slopes are of half the loss."""
+    x = inputs(48, 6)
+    whole, halves = (run(regression(x, **more), "strads", 2, steps=6).scored["weight"] for more in (
+        {"batch_size": 12}, {"batch_size": 6, "accumulate": 2},
+    ))  # fmt: skip
+    torch.testing.assert_close(whole, halves, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("logistic", [False, True])
+def test_losses_are_told_apart_in_bf16(logistic: bool) -> None:
+    x = inputs(48, 6)
+    known = regression(x, logistic)
+    assert isinstance(known.data, tuple)
+    given: dict[str, Any] = {
+        "model": lambda: nn.Linear(6, 1), "precision": "bf16", "data": (x.float(), known.data[1].float()),
+    }  # fmt: skip
+    assert run(regression(x, logistic, **given), "strads", 2, steps=1).scored
+    with pytest.raises(PlanError, match="another loss"):
+        run(regression(x, loss=functional.l1_loss, **given), "strads", 2, steps=1)
+
+
+def test_features_that_add_up_to_nothing_hide_no_loss() -> None:
+    """The same added to all weights changes no output; what is added is random."""
+    x = inputs(40, 6)
+    centred = x - x.mean(1, keepdim=True)
+    assert run(regression(centred), "strads", 2, steps=1).scored
+    with pytest.raises(PlanError, match="another loss"):
+        run(regression(centred, loss=functional.l1_loss), "strads", 2, steps=1)
+    with pytest.raises(PlanError, match="all features of the first batch are 0"):
+        run(regression(0 * x), "strads", 2, steps=1)
+
+
 def test_other_models_and_losses_are_refused() -> None:
     x = inputs(40, 6)
     three = regression(x, model=lambda: nn.Linear(6, 3).double(), data=(x, torch.zeros(40, 3).double()))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from covey.advise.trials import layouts
 from covey.cli import app
+from covey.errors import RoleFailed
 
 DIGITS = "examples/digits.py"
 
@@ -37,6 +40,24 @@ def test_model_parallel_adds_the_best_three_layouts(tmp_path: Path) -> None:
     assert found["layouts"][0]["plan"] in " ".join(found["findings"])
     plain = CliRunner().invoke(app, [*asked, "--json", str(file)])
     assert plain.exit_code == 0 and json.loads(file.read_text())["layouts"] == []
+
+
+@pytest.mark.parametrize(("raised", "code"), [(RoleFailed("it broke"), 0), (KeyboardInterrupt(), 130)])
+def test_advice_is_kept_where_layouts_cannot_be_found(
+    monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int
+) -> None:
+    asked: list[float] = []
+
+    def fails(task: object, terms: layouts.LayoutTerms, told: object) -> None:
+        asked.append(terms.memory)
+        raise raised
+
+    monkeypatch.setattr(layouts, "search_layouts", fails)
+    given = ["advise", DIGITS, "--workers", "2", "--bandwidth", "100mbit", "--compute", "10ms", "--quick"]
+    shown = CliRunner().invoke(app, [*given, "--model-parallel"])
+    assert shown.exit_code == code and "covey run" in shown.output
+    assert ("The model cannot be divided: it broke." in shown.output) == (code == 0)
+    assert asked[0] < math.inf, "a layout must fit into a machine"
 
 
 def test_this_machine_is_measured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -31,6 +32,26 @@ def test_the_table_says_what_to_type(runner: CliRunner) -> None:
     assert "best  " in shown.stdout and f"covey run {DIGITS} --strategy allreduce --workers 2" in shown.stdout
 
 
+def test_the_best_command_comes_first_and_none_for_what_does_not_fit(runner: CliRunner) -> None:
+    file = ["--memory", "70kB", "--bandwidth", "10mbit", "--compute", "1ms"]
+    found = rows(runner, *file)
+    assert found["data parallel"]["memory"] > 70_000, "it does not fit"  # type: ignore[operator]
+    shown = runner.invoke(app, ["search", DIGITS, "--machines", "2", "--counted", *file])
+    said = shown.stdout.partition("best  ")[2].splitlines()[0]
+    (best,) = [plan for plan in found if re.fullmatch(rf"{re.escape(plan)}(, [0-9.]+ times .*)?", said)]
+    (first,) = [line for line in shown.stdout.splitlines() if line.startswith("run   ")]
+    assert found[best]["command"] == first.removeprefix("run   ")
+    assert "--strategy allreduce --workers 2" not in shown.stdout
+
+
+def test_a_batch_takes_what_it_takes_here_unless_compute_is_said(runner: CliRunner) -> None:
+    counted, faster, said = (
+        rows(runner, *more)["one machine alone"]["step"]
+        for more in ([], ["--bandwidth", "10gbit"], ["--bandwidth", "10gbit", "--compute", "10ms"])
+    )
+    assert counted == faster != pytest.approx(0.01) and said == pytest.approx(0.01)
+
+
 def test_every_command_of_the_table_runs(runner: CliRunner) -> None:
     """In virtual time; tests/parallelism runs the best one on processes."""
     found = rows(runner, "--method", "all", "--seconds", "4", "--memory", "1MB")
@@ -48,7 +69,7 @@ def test_the_saved_plan_is_the_fastest_that_runs(runner: CliRunner, tmp_path: Pa
     file = tmp_path / "plan.json"
     found = rows(runner, "--save", str(file))
     kept = json.loads(file.read_text())
-    able = [row for row in found.values() if row["runs"]]
+    able = [row for row in found.values() if row["runs"] and row["judged"]]
     assert kept["schema"] == "covey.plan/1" and kept["runs"] and kept["command"]
     assert kept["pace"] == min(row["pace"] for row in able)
 

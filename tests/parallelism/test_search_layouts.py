@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
@@ -11,11 +12,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import covey
+from covey.advise.trials import layouts as trial_layouts
 from covey.advise.trials.layouts import LayoutTerms, captured, search_layouts
-from covey.errors import PlanError
-from covey.parallelism.search import Budget, Devices, LayoutSearch, OperatorGraph, operators_of
-from covey.parallelism.search.layouts import STUDY, refusal
+from covey.errors import PlanError, RoleFailed
+from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.search import (
+    Budget,
+    Devices,
+    LayoutSearch,
+    ModelLayout,
+    OperatorGraph,
+    elimination,
+    operators_of,
+)
+from covey.parallelism.search.layouts import STUDY, refusal, splits_of
 from covey.parallelism.search.operator_times import OperatorTimes
+from covey.parallelism.search.operators import Operator, OperatorConfig
+from covey.parallelism.tensor.tensor_roles import split_plan
+from covey.run.options import options
+from covey.run.request import request
 from covey.simulate import from_flags
 from covey.task import Task
 from tests.worlds import adam, cloud
@@ -94,9 +109,11 @@ def test_a_block_is_split_by_columns_then_rows_where_the_network_is_fast() -> No
 def test_data_parallelism_comes_first_and_the_rest_by_speed() -> None:
     answer = search_layouts(task(), LayoutTerms(machines=4, counted=True, method="all", seconds=8))
     assert answer.layouts[0].plan == "data parallel" and answer.layouts[0].strategy == "allreduce"
-    able = [one.pace for one in answer.layouts[1:] if one.runs]
-    assert able == sorted(able) and len(able) >= 6
-    assert answer.best is not None and answer.best.pace == min(one.pace for one in answer.layouts if one.runs)
+    able = [one for one in answer.layouts[1:] if one.runs]
+    tried, rest = [one.pace for one in able if one.judged], [one.pace for one in able if not one.judged]
+    assert [one.pace for one in able] == [*sorted(tried), *sorted(rest)] and len(able) >= 6
+    assert answer.best is not None and answer.layouts[0].judged
+    assert answer.best.pace == min(one.pace for one in answer.layouts if one.judged)
     assert {one.plan for one in answer.layouts} >= {"4 shards, zero=3", "2 x 2 stages", "one machine alone"}
     assert all(one.runs or one.why_not for one in answer.layouts)
 
@@ -159,6 +176,116 @@ def test_a_layout_that_a_run_would_refuse_is_marked() -> None:
 def test_terms_that_cannot_be_met(terms: LayoutTerms, why: str) -> None:
     with pytest.raises(PlanError, match=why):
         search_layouts(task(), terms)
+
+
+class Loose(nn.Module):
+    """Uses weights and a buffer outside of modules, a module twice, tied weights, and leaves some weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.twice, self.out = nn.Embedding(6, 8), nn.Linear(8, 8), nn.Linear(8, 6, bias=False)
+        self.loose, self.left = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(50))
+        self.register_buffer("mask", torch.ones(8))
+        self.out.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.twice(self.twice(self.words(x)))
+        return self.out(F.linear(made * self.mask, self.loose))
+
+
+class Asking(nn.Module):
+    """torch.fx cannot follow it, torch.export can; its graph has no modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x)) if x.shape[-1] > 3 else self.up(x)
+
+
+@pytest.mark.parametrize(("model", "x"), [(Loose(), torch.arange(6)), (Asking(), torch.randn(4, 6))])
+def test_weights_outside_of_modules_count_once(model: nn.Module, x: Tensor) -> None:
+    graph = operators_of(model, (x,), repeat=0, members=(2,))
+    assert sum(one.weights for one in graph.operators) == sum(4 * p.numel() for p in model.parameters())
+    assert sum(one.fixed for one in graph.operators) == sum(4 * b.numel() for b in model.buffers())
+    unused = sum(one.weights for one in graph.operators if one.name == "not in the forward")
+    assert unused == (4 * 50 if isinstance(model, Loose) else 0)
+    if isinstance(model, Loose):
+        assert all(one.ways == ("whole",) for one in graph.operators if one.weights), "a run divides none of them"
+
+
+def test_the_command_of_split_layers_runs_the_plan_that_is_shown() -> None:
+    """Blocks by a pattern, other layers by name; the run's own plan has the same layers, divided the same way."""
+    one = task(width=64, batch_size=64)
+    (found,) = LayoutSearch(captured(one, LayoutTerms(machines=2, counted=True))[0], Devices(count=2)).tensor(
+        "dp", Budget()
+    )
+    assert ' split="0:' in found.strategy and "*.up:column *.down:row" in found.strategy
+    asked = request(one, found.strategy, 2, options({"engine": "simulated", "steps": 1}))
+    mesh = Mesh(tensor=2, split=found.strategy.partition('"')[2].partition('"')[0])
+    ran = split_plan(mesh, asked.task, deep(64), asked.deal).kinds
+    said = {name: kind for name in ran for word, kind in found.splits if fnmatchcase(name, word)}
+    assert said == ran and len(ran) >= 7
+
+
+def test_names_are_written_out_where_a_pattern_would_mean_others() -> None:
+    ways = ("whole", "column", "row")
+    layers = tuple(Operator(name=name, ways=ways, most=8) for name in ("a.0.up", "a.1.up", "b.0.up", "b.1.up"))
+    graph = OperatorGraph(operators=layers, edges=(), layers=tuple(one.name for one in layers))
+    column, row = (OperatorConfig(1, 2, way) for way in ("column", "row"))
+    assert dict(splits_of(graph, [column, row, column, column])) == {
+        "a.0.up": "column", "a.1.up": "row", "b.*.up": "column",
+    }  # fmt: skip
+    words = Operator(name="words", ways=("whole", "column"), most=8)
+    assert words.split(column) == "width", "as split= calls it"
+
+
+def test_a_layout_that_fits_is_found_behind_a_faster_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = LayoutSearch(graph_of(), Devices(count=2, memory=50_000.0))
+    large, small = (
+        ModelLayout(plan="2 splits", strategy="x", method="", step=step, samples=1, memory=memory, traffic=0)
+        for step, memory in ((1.0, 60_000.0), (2.0, 40_000.0))
+    )
+    monkeypatch.setattr(search, "tensor", lambda method, budget: iter([large, small]))
+    assert [one.memory for one in search.all("dp", Budget()) if one.plan == "2 splits"] == [40_000.0]
+
+
+def test_a_method_that_gives_up_is_noted_and_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elimination, "MOST_TRIED", 0)
+    search = LayoutSearch(graph_of(), Devices(count=2))
+    assert {"data parallel", "2 shards, zero=3"} <= {one.plan for one in search.all("dp", Budget())}
+    assert len(search.notes) >= 1 and "use --method mcmc" in search.notes[0]
+
+
+def test_a_layout_that_fails_in_virtual_time_is_refused_and_deaths_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = from_flags(compute="5ms", kill=["1@1ms"])
+    answer = search_layouts(task(), LayoutTerms(machines=2, cluster=world, counted=True))
+    assert answer.best is not None and answer.best.judged and all(one.runs for one in answer.layouts if one.strategy)
+
+    def fails(*given: object, **more: object) -> None:
+        raise RoleFailed("it broke")
+
+    monkeypatch.setattr(covey, "fit", fails)
+    monkeypatch.setattr(trial_layouts, "JUDGED", 99)
+    with pytest.raises(PlanError, match="no layout of 2 machines can run this task: it broke"):
+        search_layouts(task(), LayoutTerms(machines=2, counted=True, seconds=1e9))
+
+
+def test_the_least_memory_is_that_of_a_layout_that_runs() -> None:
+    """Adafactor refuses shards: they are not what would fit."""
+    whole = replace(task(width=64), optimizer=lambda pairs: torch.optim.Adafactor(p for _, p in pairs))
+    free = search_layouts(whole, LayoutTerms(machines=2, counted=True))
+    limit = 0.8 * min(one.memory for one in free.layouts if one.runs)
+    assert min(one.memory for one in LayoutSearch(free.graph, Devices(count=16)).sharded()) < limit
+    with pytest.raises(PlanError, match=r"the smallest, 2 s(plit|tage)s, needs") as refused:
+        search_layouts(whole, LayoutTerms(machines=2, counted=True, memory=limit))
+    assert "machines would do" not in str(refused.value)
+    compiled = replace(task(), compile="eager")
+    with pytest.raises(PlanError, match=r"the smallest, (one machine alone|data parallel), needs"):
+        search_layouts(compiled, LayoutTerms(machines=2, counted=True, memory=1000.0))
 
 
 def test_slow_machines_slow_layouts_down() -> None:

@@ -68,7 +68,7 @@ class AdvisedLayout(msgspec.Struct, kw_only=True):
 
     plan: str
     command: str
-    step: float  # seconds, in virtual time
+    step: float  # seconds: in virtual time, or by a formula where it was not tried
     samples: int  # of a step
     memory: float  # bytes of the fullest machine
     relative: float  # seconds for a sample over those of data parallelism

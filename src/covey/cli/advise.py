@@ -154,7 +154,7 @@ def _add_wishes(
     if wishes.model_parallel:
         from covey.advise.trials.layouts import add_layouts
 
-        add_layouts(found, loaded, task, now.cluster, seed, told)
+        add_layouts(found, loaded, task, now, seed, told)
 
 
 def check_trace(file: Path, given: MeasureFlags) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import covey
 from covey.advise.ranked import Advice, AdvisedLayout
+from covey.advise.situation import Situation
 from covey.data.feed import Feed
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PlanError
@@ -35,6 +36,7 @@ ADVISED, JUDGED = 3, 5
 """Of the layouts that a run can do, how many are advised, and how many are run in virtual time."""
 
 STEPS = 2  # of such a run
+REASONS = 3  # that are told where no layout runs
 MICROBATCHES = 4
 
 
@@ -44,6 +46,7 @@ class LayoutTerms:
 
     machines: int
     cluster: Cluster | None = None  # None: links of 1 Gbit/s, and the times of this machine
+    own_pace: bool = False  # a batch takes what it takes on this machine, whatever the cluster says
     memory: float = math.inf  # bytes of each machine
     method: str = "dp"
     seconds: float = 60.0
@@ -72,9 +75,12 @@ class LayoutAnswer:
 
     @property
     def best(self) -> ModelLayout | None:
-        """The fastest that a run can do and that fits."""
-        able = [one for one in self.layouts if one.runs and one.memory <= self.devices.memory]
-        return min(able, key=lambda one: one.pace, default=None)
+        """The fastest that a run can do and that fits; of those that were tried in virtual time, if any was."""
+        able = [one for one in self.layouts if one.runs and self.fits(one)]
+        return min(able, key=lambda one: one.order, default=None)
+
+    def fits(self, layout: ModelLayout) -> bool:
+        return layout.memory <= self.devices.memory
 
     def facts(self) -> list[dict[str, object]]:
         return [{**asdict(one), "splits": dict(one.splits), "pace": one.pace, "runs": one.runs} for one in self.layouts]
@@ -93,21 +99,35 @@ def search_layouts(
     told(f"searching: {len(graph)} operators, {len(graph.groups)} choices, {terms.method}")
     budget = Budget(seconds=terms.seconds / 2, seed=terms.seed)
     found = search.all(terms.method, budget)
-    found = _judged(task, [_asked(task, one, terms) for one in found], world, terms, begun, told)
-    answer = LayoutAnswer(layouts=tuple(found), graph=graph, devices=devices, terms=terms)
+    found = _judged(task, [_asked(task, one) for one in found], world, terms, begun, told)
+    noted = replace(graph, notes=(*graph.notes, *search.notes))
+    answer = LayoutAnswer(layouts=tuple(found), graph=noted, devices=devices, terms=terms)
     if answer.best is None:
-        raise PlanError(_too_large(search, terms, budget))
+        raise PlanError(_none_fits(task, search, found, terms, budget))
     return answer
 
 
 def add_layouts(
-    advice: Advice, task: Task, name: str, cluster: Cluster, seed: int, told: Callable[[str], None]
+    advice: Advice, task: Task, name: str, now: Situation, seed: int, told: Callable[[str], None]
 ) -> None:  # fmt: skip
     """Add the fastest layouts in which the model is divided, and say how they compare with whole models."""
     if advice.workers < 2:
         advice.findings.append("One worker has nothing to divide a model among: use --workers 2 or more.")
         return
-    answer = search_layouts(task, LayoutTerms(machines=advice.workers, cluster=cluster, seed=seed), told)
+    memory = now.memory / now.workers if now.one_machine else now.memory
+    terms = LayoutTerms(machines=advice.workers, cluster=now.cluster, memory=memory, seed=seed)
+    try:
+        answer = search_layouts(task, terms, told)
+    except KeyboardInterrupt:
+        advice.interrupted = True
+        return
+    except CoveyError as error:
+        advice.findings.append(f"The model cannot be divided: {error}.")
+        return
+    _add_found(advice, answer, name)
+
+
+def _add_found(advice: Advice, answer: LayoutAnswer, name: str) -> None:
     whole = answer.layouts[0]
     divided = [one for one in answer.layouts[1:] if one.runs and " with mesh(" in one.strategy]
     advice.layouts = [
@@ -158,7 +178,9 @@ def _scaled(
 ) -> tuple[OperatorGraph, Profile | None, Devices, Cluster]:
     """With the times of the cluster, where it says what a batch takes."""
     alone = sum(sum(operator.seconds(OperatorConfig())) for operator in graph.operators)
-    world = terms.cluster or Cluster(compute=Seconds(alone), link=Link())
+    world = terms.cluster or Cluster(link=Link())
+    if terms.cluster is None or terms.own_pace:
+        world = replace(world, compute=Seconds(alone))
     factor = world.compute / alone if alone else 1.0
     operators = tuple(
         replace(one, times={key: (factor * a, factor * b) for key, (a, b) in one.times.items()})
@@ -178,14 +200,15 @@ def _scaled(
     return replace(graph, operators=operators), profile, devices, world
 
 
-def _asked(task: Task, layout: ModelLayout, terms: LayoutTerms) -> ModelLayout:
+def _asked(task: Task, layout: ModelLayout) -> ModelLayout:
     """Whether a run of this task would be refused, and why."""
     if not layout.runs:
         return layout
     try:
-        asked = request(task, layout.strategy, layout.workers, options({"engine": "simulated", "steps": STEPS}))
-        first = asked.plan.roles[0]
-        build.replica(asked.task, first.address, first.trains, asked.deal, asked.budget, first.part)
+        plain = replace(task, compile=False)  # which virtual time refuses, and real runs of some layouts
+        asked = request(plain, layout.strategy, layout.workers, options({"engine": "simulated", "steps": STEPS}))
+        first, real = asked.plan.roles[0], replace(asked.task, compile=task.compile)
+        build.replica(real, first.address, first.trains, asked.deal, asked.budget, first.part)
     except CoveyError as error:
         return replace(layout, why_not=str(error).rpartition("^ ")[2])
     return layout
@@ -195,35 +218,54 @@ def _judged(
     task: Task, found: Sequence[ModelLayout], world: Cluster, terms: LayoutTerms, begun: float,
     told: Callable[[str], None],
 ) -> list[ModelLayout]:  # fmt: skip
-    """The best that a run can do, by their role programs in virtual time, while there is time for it."""
-    able = sorted((one for one in found if one.runs), key=lambda one: one.pace)[:JUDGED]
+    """The best that a run can do, by their role programs in virtual time, while there is time for it.
+
+    Data parallelism, which others are compared with, and the fastest other one are always tried.
+    """
+    able = sorted((one for one in found[1:] if one.runs), key=lambda one: one.pace)[:JUDGED]
     seconds: dict[str, float] = {}
-    for layout in able:
-        if time.monotonic() - begun > terms.seconds:
+    refused: dict[str, str] = {}
+    for number, layout in enumerate([*(one for one in found[:1] if one.runs), *able]):
+        if number > 1 and time.monotonic() - begun > terms.seconds:
             break
         told(f"trying {layout.strategy} in virtual time")
         try:
             result = covey.fit(
-                replace(task, evaluate=None, callbacks=()), layout.strategy, layout.workers, engine="simulated",
-                cluster=_smaller(world, layout.workers), steps=STEPS, runs=False,
+                replace(task, evaluate=None, callbacks=(), compile=False), layout.strategy, layout.workers,
+                engine="simulated", cluster=_smaller(world, layout.workers), steps=STEPS, runs=False,
             )  # fmt: skip
-        except PlanError:
+        except CoveyError as error:
+            refused[layout.plan] = str(error)
             continue
+        if result.stopped == "interrupted":
+            raise KeyboardInterrupt
         seconds[layout.plan] = result.seconds / STEPS
-    first, *rest = [replace(one, judged=seconds.get(one.plan)) for one in found]
-    return [first, *sorted(rest, key=lambda one: (not one.runs, one.pace))]
+    first, *rest = [
+        replace(one, judged=seconds.get(one.plan), why_not=refused.get(one.plan, one.why_not)) for one in found
+    ]
+    return [first, *sorted(rest, key=lambda one: one.order)]
 
 
 def _smaller(world: Cluster, workers: int) -> Cluster:
-    """The cluster as one with only the first of its workers has it."""
+    """The cluster as one with only the first of its workers has it, none of which dies."""
     slow = {rank: factor for rank, factor in world.slowdowns.items() if rank < workers}
     links = {host: link for host, link in world.links.items() if host in {f"worker {rank}" for rank in range(workers)}}
-    return replace(world, slowdowns=slow, links=links, workers=None)
+    return replace(world, slowdowns=slow, links=links, kills={}, workers=None)  # a step is timed, not a failure
 
 
-def _too_large(search: LayoutSearch, terms: LayoutTerms, budget: Budget) -> str:
-    """By how much the smallest layout misses the limit, and what would fit."""
-    least = search.least_memory("dp", budget)
+def _none_fits(
+    task: Task, search: LayoutSearch, tried: Sequence[ModelLayout], terms: LayoutTerms, budget: Budget
+) -> str:  # fmt: skip
+    """Why no layout runs; or by how much the smallest one that does misses the limit, and what would fit."""
+    refused = {one.plan: one.why_not for one in tried if one.strategy and one.why_not}
+    rest = [one for one in search.unlimited().all("dp", budget) if one.strategy and one.plan not in refused]
+    asked = [_asked(task, one) for one in rest]
+    refused.update({one.plan: one.why_not for one in asked if one.why_not})
+    able = [one for one in asked if one.runs]
+    if not able:
+        reasons = dict.fromkeys(refused.values())
+        return f"no layout of {terms.machines} machines can run this task: {'; '.join(list(reasons)[:REASONS])}"
+    least = min(able, key=lambda one: one.memory)
     more = least.memory - terms.memory
     message = (
         f"no layout of {terms.machines} machines fits in {format_bytes(terms.memory)}: the smallest, {least.plan}, "
@@ -231,6 +273,7 @@ def _too_large(search: LayoutSearch, terms: LayoutTerms, budget: Budget) -> str:
     )
     for machines in (2 * terms.machines, 4 * terms.machines, 8 * terms.machines):
         larger = LayoutSearch(search.graph, replace(search.devices, count=machines, slow=()))
-        if fits := [one for one in larger.sharded() if one.runs and one.memory <= terms.memory]:
+        fits = [one for one in larger.sharded() if one.runs and one.memory <= terms.memory]
+        if fits and _asked(task, fits[-1]).runs:
             return f"{message}; {machines} machines would do, as {fits[-1].plan}"
     return f"{message}; use more memory, or a smaller batch_size"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,12 @@ ComputeBatch = Callable[[int], Awaitable[Vector]]
 
 CURVATURE = {"squares": 2.0, "logits": 0.25}
 """The most that a loss bends, per sample, over its output: of (o - y)^2, and of a sigmoid's log-likelihood."""
+
+TARGETS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squares": lambda outputs, slopes: outputs - slopes / 2,
+    "logits": lambda outputs, slopes: outputs.sigmoid() - slopes,
+}
+"""What a sample's target is, given its output and the slope of its own loss there."""
 
 
 def layer_of(replica: Replica) -> nn.Linear:
@@ -53,6 +59,21 @@ class LayerUse:
     slopes: Tensor | None = None  # of the loss over the outputs
 
 
+@dataclass(frozen=True)
+class WholeBatch:
+    """The same for all samples of a batch, with the slope of each one's own loss."""
+
+    inputs: Tensor
+    outputs: Tensor
+    slopes: Tensor
+    exact: float  # the share to which outputs and slopes were rounded
+
+    @property
+    def rounding(self) -> Tensor:
+        """By how much a target that is computed from these may be wrong."""
+        return 1e-4 + 4 * self.exact * (self.outputs.abs() + self.slopes.abs())
+
+
 @dataclass
 class LinearFeatures:
     """The features of a worker's samples: what goes into the layer, and a 1 for its bias."""
@@ -80,6 +101,9 @@ class LinearFeatures:
         """The features of all samples since they were last taken, a row for each."""
         inputs = torch.cat([use.inputs for use in self.uses])
         self.uses.clear()
+        return self._with_bias(inputs)
+
+    def _with_bias(self, inputs: Tensor) -> Tensor:
         one = [inputs.new_ones(len(inputs), 1)] if self.layer.bias is not None and self.layer.bias.requires_grad else []
         return torch.cat([inputs, *one], dim=1)
 
@@ -99,21 +123,40 @@ class LinearFeatures:
         Of a mean of squares a target is its output minus half the slope times the samples, of logits the chance that
         the output stands for minus the slope times the samples.
         """
-        found: dict[str, list[Tensor]] = {kind: [] for kind in CURVATURE}
-        for shift in (0.0, 0.5):
-            kept = self.replica.flat.clone()
-            for part in self.replica.flat.parts:
-                part.add_(shift)
-            await compute(0)
-            self.replica.flat.copy_(kept)
-            use = self.uses.pop()
-            self.uses.clear()
-            if use.slopes is None:
-                break
-            slopes, outputs = use.slopes.double() * len(use.outputs), use.outputs.double()
-            found["squares"].append(outputs - slopes / 2)
-            found["logits"].append(outputs.sigmoid() - slopes)
-        for kind, targets in found.items():
-            if len(targets) == 2 and torch.allclose(targets[0], targets[1], rtol=1e-3, atol=1e-3):
+        await compute(0)
+        before = self._whole_batch()
+        kept, (weights,) = self.replica.flat.clone(), self.replica.flat.parts
+        aim = max(1.0, _size(before.outputs), _size(before.slopes) / 2)
+        weights.add_(aim * self._shift(before.inputs).to(weights))
+        await compute(0)
+        self.replica.flat.copy_(kept)
+        after = self._whole_batch()
+        if not 0.5 < _size(after.outputs - before.outputs) / aim < 2:
+            raise PlanError(f"{MODEL}: other weights do not change this model's outputs as they should; use bsp")
+        for kind, target in TARGETS.items():
+            one, other = (target(use.outputs, use.slopes) for use in (before, after))
+            if bool(((one - other).abs() <= before.rounding + after.rounding).all()):
                 return kind
         raise PlanError(f"{MODEL}, each the mean over the samples: this task has another loss; use bsp")
+
+    def _whole_batch(self) -> WholeBatch:
+        """All forwards of a batch, which `Task(accumulate=2)` computes in two."""
+        uses = list(self.uses)
+        self.uses.clear()
+        if not uses or any(use.slopes is None for use in uses):
+            raise PlanError(f"{MODEL}: the loss of this task does not depend on that layer's output; use bsp")
+        inputs, outputs = torch.cat([use.inputs for use in uses]), torch.cat([use.outputs for use in uses])
+        slopes = torch.cat([use.slopes for use in uses if use.slopes is not None])
+        return WholeBatch(inputs, outputs.double(), slopes.double() * len(slopes), torch.finfo(outputs.dtype).eps)
+
+    def _shift(self, inputs: Tensor) -> Tensor:
+        """What to add to the weights so that outputs change by about 1."""
+        rows = self._with_bias(inputs).double()
+        way = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(rows)
+        if not (size := _size(rows @ way)):
+            raise PlanError(f"{MODEL}: all features of the first batch are 0; use bsp")
+        return way / size
+
+
+def _size(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())

@@ -77,8 +77,8 @@ async def worker(node: Node, replica: Replica) -> None:
         for step in node.steps():
             await node.send(SCHEDULER, AskRound(step))
             told = await node.receive(ScheduledRound, sender=SCHEDULER, step=step)
-            weights[_numbers(told.moved)] = told.values.parts[0]
-            chosen = _numbers(told.variables)
+            weights[_numbers(told.moved, weights)] = told.values.parts[0].to(weights.device)
+            chosen = _numbers(told.variables, weights)
             await replica.gradient(node, clip=False)
             curvatures = bend * features.rows()[:, chosen].square().mean(0)
             slopes = replica.grad.parts[0][chosen]
@@ -171,8 +171,8 @@ def _list(variables: list[int]) -> Vector:
     return Vector([torch.tensor(variables, dtype=torch.int32)])
 
 
-def _numbers(listed: Vector) -> Tensor:
-    return listed.parts[0].long()
+def _numbers(listed: Vector, beside: Tensor) -> Tensor:
+    return listed.parts[0].to(beside.device, torch.long)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

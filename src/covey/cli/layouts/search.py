@@ -63,7 +63,7 @@ def command(
 
         terms = LayoutTerms(
             machines=machines, cluster=imagined, memory=limit, method=search.method, seconds=search.seconds,
-            counted=search.counted, seed=search.seed,
+            counted=search.counted, seed=search.seed, own_pace=cluster.cluster is None and cluster.compute is None,
         )  # fmt: skip
         terms.check()
         told = teller(manner)

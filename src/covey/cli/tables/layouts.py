@@ -33,7 +33,8 @@ def print_layouts(
     if best.splits:
         divided = ", ".join(f"{name} by {way}" for name, way in best.splits)
         console.print(f"      {divided}", soft_wrap=True, markup=False)
-    for number, layout in enumerate([one for one in shown if one.runs]):
+    others = [one for one in shown if one is not best and one.runs and answer.fits(one)]
+    for number, layout in enumerate([best, *others]):
         title = "run   " if not number else "      "
         console.print(f"{title}{command_of(layout, task)}", soft_wrap=True, markup=False)
     for note in answer.graph.notes:
@@ -53,7 +54,7 @@ def _table(answer: LayoutAnswer, shown: tuple[ModelLayout, ...]) -> Table:
         table.add_column(header, justify="left" if header == "found by" else "right", no_wrap=True)
     for layout in shown:
         virtual = [format_duration(layout.judged) if layout.judged is not None else "-"] if tried else []
-        over = " (too much)" if layout.memory > answer.devices.memory else ""
+        over = "" if answer.fits(layout) else " (too much)"
         mark = "" if layout.runs else f", {STUDY}" if layout.why_not.startswith(STUDY) else ", refused"
         table.add_row(
             layout.plan, format_duration(layout.step), *virtual, f"{1 / layout.pace:,.0f}",

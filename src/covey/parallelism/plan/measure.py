@@ -92,7 +92,7 @@ def _gradients_left_alone(chain: Chain) -> Iterator[None]:
 
 def _timed(chain: Chain, parts: Sequence[Stage], inputs: Inputs, loss: Loss | None) -> list[tuple[float, float]]:
     """One pass through all layers and back; seconds forward and backward of each."""
-    clock = _clock(inputs)
+    clock = clock_for(inputs)
     taken: list[tuple[Tensor, ...]] = []
     given: list[tuple[Tensor, ...]] = []
     forward, values = [], tuple(x.clone() for x in inputs)
@@ -117,7 +117,8 @@ def _timed(chain: Chain, parts: Sequence[Stage], inputs: Inputs, loss: Loss | No
     return list(zip(forward, reversed(backward), strict=True))
 
 
-def _clock(inputs: Inputs) -> Callable[[], float]:
+def clock_for(inputs: Sequence[Tensor]) -> Callable[[], float]:
+    """The thread's own time on a CPU; elsewhere the time when all that was asked for is done."""
     if all(x.device.type == "cpu" for x in inputs):
         return time.thread_time
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator as python
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from torch.utils import _pytree as pytree
 from covey.model.threads import one_thread
 from covey.parallelism.search.operator_times import OperatorTimes
 from covey.parallelism.search.operators import WHOLE, Operator, OperatorGraph, Way
+from covey.parallelism.tensor.annotations import KINDS
 from covey.parallelism.trace import Inputs, Traced, traced, undisturbed
 from covey.parallelism.units.output_units import ELEMENTWISE_FUNCTIONS, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES
 
@@ -41,9 +43,11 @@ def operators_of(
         capture.run(*(x.clone() for x in inputs))
         if loss is not None:
             capture.add_loss(lambda *values: loss(found.rebuild(values)))
+        capture.add_unused(found.root)
+    layers = tuple(name for name, module in model.named_modules() if type(module) in KINDS)
     return OperatorGraph(
         operators=tuple(capture.operators), edges=tuple(sorted(capture.edges)), samples=len(inputs[0]), state=state,
-        notes=tuple(found.notes),
+        notes=tuple(found.notes), layers=layers,
     )  # fmt: skip
 
 
@@ -56,7 +60,8 @@ class _Capture(fx.Interpreter):
         self.operators: list[Operator] = []
         self.edges: set[tuple[int, int]] = set()
         self.made: dict[str, frozenset[int]] = {}  # by the name of a node: the operators that its value is made of
-        self.seen: set[int] = set()  # parameters that were counted
+        self.seen: set[int] = set()  # parameters and buffers that were counted
+        self.shared = _shared(found)
         tensors = (*found.root.parameters(), *found.root.buffers())
         self.stored = {_storage(tensor) for tensor in tensors}  # memory that was counted, or is no activation's
         self.copies: dict[int, int] = {}  # memory of a copy, and of what it is a copy of
@@ -92,11 +97,12 @@ class _Capture(fx.Interpreter):
     ) -> None:  # fmt: skip
         number, work = len(self.operators), lambda *a, **k: getattr(self, n.op)(n.target, a, k)
         weights = [p for p in module.parameters() if p.requires_grad] if module else []
-        owned = [p for p in weights if id(p) not in self.seen]
-        frozen = [p for p in module.parameters() if not p.requires_grad] if module else []
-        fixed = [*module.buffers(), *frozen] if module else []
-        self.seen.update(map(id, owned))
+        outside = [self.fetch_attr(str(a.target)) for a in n.all_input_nodes if a.op == "get_attr"]
+        read = [x for x in outside if isinstance(x, Tensor)]  # rather than a graph of a condition
+        owned, fixed = self._first_used([*_held(module), *read])
         ways, most = ways_of(n, module, args)
+        if any(x.requires_grad for x in read) or str(n.target) in self.shared:
+            ways, most = ("whole",), 1  # a run divides no such weights
         times = {WHOLE: self.times.of(_signature(n, module, args, kwargs), work, args, kwargs, weights)}
         for way in ways[1:]:
             for members in (count for count in self.members if 1 < count <= most):
@@ -112,6 +118,18 @@ class _Capture(fx.Interpreter):
         )
         self.edges |= {(one, number) for one in before}
         self.made[n.name] = frozenset({number})
+
+    def _first_used(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Those that no operator has counted yet: trained ones, and others."""
+        first = {id(x): x for x in tensors if id(x) not in self.seen}
+        self.seen.update(first)
+        return [x for x in first.values() if x.requires_grad], [x for x in first.values() if not x.requires_grad]
+
+    def add_unused(self, root: nn.Module) -> None:
+        """What the forward does not use needs memory, too, and its gradients are exchanged."""
+        owned, fixed = self._first_used(_held(root))
+        if owned or fixed:
+            self.operators.append(Operator(name="not in the forward", weights=_bytes(owned), fixed=_bytes(fixed)))
 
     def add_loss(self, loss: Callable[..., Tensor]) -> None:
         """The loss, as one more operator on whole outputs."""
@@ -143,6 +161,18 @@ class _Capture(fx.Interpreter):
             self.alive.append(tensor)
             self.kept += tensor.untyped_storage().nbytes()
         return tensor
+
+
+def _held(module: nn.Module | None) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()] if module else []
+
+
+def _shared(found: Traced) -> set[str]:
+    """Modules that are called more than once, or have weights of another one: they have one choice, or none."""
+    called = Counter(str(node.target) for node in found.graph.nodes if node.op == "call_module")
+    owners = Counter(id(p) for module in found.root.modules() for p in module._parameters.values() if p is not None)
+    tied = [name for name in called if any(owners[id(p)] > 1 for p in found.root.get_submodule(name).parameters())]
+    return {name for name, times in called.items() if times > 1} | set(tied)
 
 
 def ways_of(n: fx.Node, module: nn.Module | None, args: Any) -> tuple[tuple[Way, ...], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -32,8 +32,13 @@ def exhaustive(table: CostTable) -> tuple[float, list[int]]:
     return best
 
 
-def cost_table(costs: OperatorCosts, choices: Sequence[Sequence[OperatorConfig]]) -> CostTable:
-    """A node for each group of alike operators, and an edge between groups that have neighbours in each other."""
+def cost_table(
+    costs: OperatorCosts, choices: Sequence[Sequence[OperatorConfig]], check: Callable[[], None] = lambda: None
+) -> CostTable:
+    """A node for each group of alike operators, and an edge between groups that have neighbours in each other.
+
+    `check` is called now and then, and may raise.
+    """
     graph, owner = costs.graph, {}
     for number, group in enumerate(graph.groups):
         owner.update(dict.fromkeys(group, number))
@@ -51,6 +56,7 @@ def cost_table(costs: OperatorCosts, choices: Sequence[Sequence[OperatorConfig]]
         low, high = sorted((one, other))
         table = edges.setdefault((low, high), [[0.0] * len(choices[high]) for _ in choices[low]])
         for i, made in enumerate(choices[one]):
+            check()
             for j, wanted in enumerate(choices[other]):
                 row, column = (i, j) if one == low else (j, i)
                 table[row][column] += costs.edge(a, b, made, wanted)

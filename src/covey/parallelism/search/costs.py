@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from covey.parallelism.search.operators import Operator, OperatorConfig, OperatorGraph
+from covey.parallelism.search.operators import OperatorConfig, OperatorGraph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,7 @@ class OperatorCosts:
         self.backward = cache(self._backward)
         self.synchronized = cache(self._synchronized)
         self.moved = cache(self._moved)
+        self._shares = cache(self._shared)
 
     def _forward(self, number: int, config: OperatorConfig) -> float:
         """Seconds of one part; partial outputs of rows are summed at once."""
@@ -87,15 +88,22 @@ class OperatorCosts:
     ) -> tuple[tuple[int, int, float], ...]:
         """(from, to, bytes) for each message that brings an output to where it is needed."""
         one, other = self.graph.operators[source], self.graph.operators[target]
+        shares = self._shares(one.gives_split(made), other.takes_split(wanted), made, wanted)
+        return tuple((place, to, share * one.output) for place, to, share in shares)
+
+    def _shared(
+        self, gives: bool, takes: bool, made: OperatorConfig, wanted: OperatorConfig
+    ) -> tuple[tuple[int, int, float], ...]:
+        """The same for an output of one byte, whose columns are divided where it is made, or where it is needed."""
         found: dict[tuple[int, int], float] = {}
         for part in range(wanted.parts):
             to = (wanted.first + part) % self.devices.count
-            rows, columns = _region(part, wanted, other.takes_split(wanted))
-            for piece, place in _sources(to, one, made, self.devices.count):
+            rows, columns = _region(part, wanted, takes)
+            for piece, place in _sources(to, gives, made, self.devices.count):
                 share = _overlap(rows, piece[0]) * _overlap(columns, piece[1])
                 if share > 0 and place != to:
-                    found[place, to] = found.get((place, to), 0.0) + share * one.output
-        return tuple((place, to, size) for (place, to), size in sorted(found.items()))
+                    found[place, to] = found.get((place, to), 0.0) + share
+        return tuple((place, to, share) for (place, to), share in sorted(found.items()))
 
     def memory(self, choice: Sequence[OperatorConfig]) -> list[float]:
         """Bytes on each device: weights, their gradient and optimizer state, buffers, and what backward needs."""
@@ -134,11 +142,8 @@ def _region(part: int, config: OperatorConfig, split: bool) -> tuple[Interval, I
     return rows, columns
 
 
-def _sources(
-    to: int, operator: Operator, made: OperatorConfig, devices: int
-) -> list[tuple[tuple[Interval, Interval], int]]:
+def _sources(to: int, split: bool, made: OperatorConfig, devices: int) -> list[tuple[tuple[Interval, Interval], int]]:
     """The pieces of an output and where each lies; of equal ones the one on this device, else the first."""
-    split = operator.gives_split(made)
     found: dict[tuple[Interval, Interval], int] = {}
     for part in range(made.parts):
         piece, place = _region(part, made, split), (made.first + part) % devices

@@ -6,7 +6,7 @@ are added up. What cannot be eliminated is tried in full; then the eliminated no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
@@ -29,12 +29,12 @@ class Eliminated:
     best: list[list[int]]
 
 
-def eliminate(table: CostTable) -> tuple[float, list[int]]:
-    """The least total, and the choice of each node; equal to `exhaustive`."""
+def eliminate(table: CostTable, check: Callable[[], None] = lambda: None) -> tuple[float, list[int]]:
+    """The least total, and the choice of each node; equal to `exhaustive`. `check` is called often, and may raise."""
     run = _Elimination(table)
     while run.once():
-        pass
-    return run.finish()
+        check()
+    return run.finish(check)
 
 
 class _Elimination:
@@ -97,7 +97,7 @@ class _Elimination:
         for edge in [edge for edge in self.edges if node in edge]:
             del self.edges[edge]
 
-    def finish(self) -> tuple[float, list[int]]:
+    def finish(self, check: Callable[[], None]) -> tuple[float, list[int]]:
         """Try what is left, and let the eliminated choose."""
         left = sorted(self.nodes)
         tried = prod(len(self.nodes[node]) for node in left)
@@ -108,6 +108,7 @@ class _Elimination:
             )
         least, picked = inf, dict[int, int]()
         for choice in product(*(range(len(self.nodes[node])) for node in left)):
+            check()
             now = dict(zip(left, choice, strict=True))
             total = sum(self.nodes[node][now[node]] for node in left)
             total += sum(costs[now[a]][now[b]] for (a, b), costs in self.edges.items())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from covey.errors import PlanError
 from covey.parallelism.plan.cut import best_cut
@@ -35,11 +37,16 @@ class ModelLayout:
     why_not: str = ""  # why no run can do it
     workers: int = 0
     judged: float | None = None  # seconds of a step in virtual time
-    splits: tuple[tuple[str, str], ...] = ()  # operators that are divided, and how
+    splits: tuple[tuple[str, str], ...] = ()  # layers that are divided, and how
 
     @property
     def runs(self) -> bool:
         return bool(self.strategy) and not self.why_not
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """What runs first; of those what was judged, as formulas and virtual time may differ; then the fastest."""
+        return not self.runs, self.judged is None, self.pace
 
     @property
     def pace(self) -> float:
@@ -64,6 +71,7 @@ class LayoutSearch:
     def __init__(self, graph: OperatorGraph, devices: Devices, profile: Profile | None = None, parts: int = 4) -> None:
         self.graph, self.devices, self.profile, self.parts = graph, devices, profile, parts
         self.count = devices.count
+        self.notes: list[str] = []  # why a method gave up
 
     def all(self, method: str, budget: Budget) -> list[ModelLayout]:
         """Data parallelism first; then what a run can do, and what is for study, each the fastest first."""
@@ -71,15 +79,24 @@ class LayoutSearch:
         budget = replace(budget, seconds=budget.seconds / (len(names) * (len(_groups(self.count)) + 1)))
         rest = [self.alone(), *self.sharded(), *self.pipelines()]
         for name in names:
-            rest += [*self.tensor(name, budget), *self.study(name, budget)]
-        best = {layout.plan: layout for layout in sorted(rest, key=_order, reverse=True)}  # the fastest of each plan
-        fitting = [one for one in sorted(best.values(), key=_order) if one.memory <= self.devices.memory]
-        return [self.data_parallel(), *fitting]
+            for find in (self.tensor, self.study):
+                rest += self._found(find(name, budget))
+        fitting = [one for one in rest if one.memory <= self.devices.memory]
+        slowest_first = sorted(fitting, key=lambda one: one.order, reverse=True)
+        best = {layout.plan: layout for layout in slowest_first}  # the fastest of each plan
+        return [self.data_parallel(), *sorted(best.values(), key=lambda one: one.order)]
 
-    def least_memory(self, method: str, budget: Budget) -> ModelLayout:
-        """Of all that a run can do, what needs least memory."""
-        free = LayoutSearch(self.graph, replace(self.devices, memory=math.inf), self.profile, self.parts)
-        return min((one for one in free.all(method, budget) if one.runs), key=lambda one: one.memory)
+    def _found(self, layouts: Iterator[ModelLayout]) -> Iterator[ModelLayout]:
+        """What a method finds until it gives up; why it does is noted."""
+        try:
+            yield from layouts
+        except PlanError as error:
+            if str(error) not in self.notes:
+                self.notes.append(str(error))
+
+    def unlimited(self) -> LayoutSearch:
+        """The same with as much memory as a layout needs."""
+        return LayoutSearch(self.graph, replace(self.devices, memory=math.inf), self.profile, self.parts)
 
     def alone(self) -> ModelLayout:
         """One machine does it all: where the others help less than they cost."""
@@ -101,8 +118,10 @@ class LayoutSearch:
             choices = [graph.configs(group, allowed) for group in graph.groups]
             found = METHODS[method](costs, choices, budget)
             mesh = {"replica": replicas, "tensor": members}
-            if any(config.divides > 1 for config in found.choice):
-                yield self._of(costs, found.choice, _shown(mesh), f"allreduce with {_mesh(mesh)}", method, mesh)
+            if splits_of(graph, found.choice):
+                words = " ".join(f"{name}:{kind}" for name, kind in splits_of(graph, found.choice))
+                spec = f'allreduce with {_mesh(mesh)[:-1]}, split="{words}")'
+                yield self._of(costs, found.choice, _shown(mesh), spec, method, mesh)
 
     def study(self, method: str, budget: Budget) -> Iterator[ModelLayout]:
         """Each operator in any configuration on any of the machines (SOAP), for data parallelism's samples."""
@@ -121,15 +140,10 @@ class LayoutSearch:
         self, costs: OperatorCosts, choice: Sequence[OperatorConfig], plan: str, strategy: str, method: str,
         mesh: dict[str, int] | None = None,
     ) -> ModelLayout:  # fmt: skip
-        divided = {
-            operator.alike.partition(" ")[0] or operator.name: config.way
-            for operator, config in zip(costs.graph.operators, choice, strict=True)
-            if config.way in ("column", "row")
-        }
         return ModelLayout(
             plan=plan, strategy=strategy, method=method, workers=self.count, step=Simulation(costs, choice).step,
             samples=costs.graph.samples, memory=max(costs.memory(choice)), traffic=costs.traffic(choice),
-            why_not=refusal(mesh, self.count) if mesh else "", splits=tuple(divided.items()),
+            why_not=refusal(mesh, self.count) if mesh else "", splits=splits_of(costs.graph, choice),
         )  # fmt: skip
 
     def sharded(self) -> Iterator[ModelLayout]:
@@ -177,13 +191,23 @@ class LayoutSearch:
             )  # fmt: skip
 
 
+def splits_of(graph: OperatorGraph, choice: Sequence[OperatorConfig]) -> tuple[tuple[str, str], ...]:
+    """Layers that are divided, and how, as `split=` of a mesh says it: `*` for numbers where that means no others."""
+    named = {
+        operator.name: operator.split(config)
+        for operator, config in zip(graph.operators, choice, strict=True) if operator.split(config)
+    }  # fmt: skip
+    found: dict[str, str] = {}
+    for name, kind in named.items():
+        pattern = re.sub(r"\b[0-9]+\b", "*", name)
+        meant = {named.get(layer) for layer in graph.layers if fnmatchcase(layer, pattern)}
+        found[pattern if meant == {kind} and not pattern.endswith("*") else name] = kind
+    return tuple(found.items())
+
+
 def _groups(count: int) -> list[tuple[int, int]]:
     """Replicas, and members of each, two or more."""
     return [(count // members, members) for members in range(2, count + 1) if count % members == 0]
-
-
-def _order(layout: ModelLayout) -> tuple[bool, float]:
-    return not layout.runs, layout.pace
 
 
 def _mesh(mesh: dict[str, int]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+from covey.errors import PlanError
 from covey.parallelism.search.cost_table import cost_table
 from covey.parallelism.search.costs import OperatorCosts
 from covey.parallelism.search.elimination import eliminate
@@ -48,7 +49,13 @@ class SearchResult:
 
 def dp(costs: OperatorCosts, choices: Choices, budget: Budget) -> SearchResult:
     """The least sum of all costs, by elimination; where that does not fit in memory, climb from there."""
-    _, picked = eliminate(cost_table(costs, choices))
+    begun = budget.clock()
+
+    def check() -> None:
+        if budget.over(begun):
+            raise PlanError(f"dp takes more than its {budget.seconds:.3g} s: give --seconds more, or use --method mcmc")
+
+    _, picked = eliminate(cost_table(costs, choices, check), check)
     choice = _spread(costs, choices, picked)
     found = Simulation(costs, choice)
     if found.excess:
@@ -63,30 +70,31 @@ def mcmc(costs: OperatorCosts, choices: Choices, budget: Budget, greedy: bool = 
     of the budget starts at data parallelism, the second one at random; each ends when half of it brought nothing new.
     """
     best = SearchResult([], math.inf, 0)
-    rng, begun = Random(budget.seed), budget.clock()
+    rng, budget = Random(budget.seed), replace(budget, seconds=budget.seconds / 2)
     for start in (_first(costs, choices), [rng.randrange(len(some)) for some in choices]):
         now = Simulation(costs, _spread(costs, choices, start))
-        found = _walk(now, choices, budget, rng, greedy, begun)
+        found = _walk(now, choices, budget, rng, greedy)
         better = min(found, best, key=lambda one: one.cost)
         best = SearchResult(better.choice, better.cost, best.tried + found.tried)
     return best
 
 
-def _walk(
-    now: Simulation, choices: Choices, budget: Budget, rng: Random, greedy: bool, begun: float
-) -> SearchResult:  # fmt: skip
-    groups, cost = now.graph.groups, now.cost
+def _walk(now: Simulation, choices: Choices, budget: Budget, rng: Random, greedy: bool) -> SearchResult:
+    groups, cost, begun = now.graph.groups, now.cost, budget.clock()
     best, choice, since = cost, list(now.choice), 0
     half = max(1, budget.proposals // 2)
-    beta = 20 / min(cost, TOO_LARGE) if cost else 1.0  # a change for the worse by 5 % is kept in a third of all cases
+    unit = min(cost, TOO_LARGE) or 20.0
     budget.heard(cost)
     tried = 0
     while tried < half and since < max(1, half // 2) and not budget.over(begun):
         tried, since = tried + 1, since + 1
         group = rng.randrange(len(groups))
         new = now.change(groups[group], rng.choice(choices[group]))
-        if new <= cost or (not greedy and rng.random() < math.exp(beta * (cost - new))):
+        # A change for the worse by 5 % of the first plan that fits is kept in a third of all cases.
+        if new <= cost or (not greedy and rng.random() < math.exp(20 / unit * (cost - new))):
             cost = new
+            if unit == TOO_LARGE and cost < TOO_LARGE:
+                unit = cost or 20.0
             budget.heard(cost)
         else:
             now.undo()

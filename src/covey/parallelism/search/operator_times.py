@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from covey.model.compute_shares import BACKWARD, FORWARD
 from covey.parallelism.plan.estimate import BYTES, FLOPS
+from covey.parallelism.plan.measure import clock_for
 
 
 class OperatorTimes:
     """Seconds forward and backward, by what the operator is and the shapes that it is given.
 
-    The median of `repeat` passes, of a thread's own time; with repeat=0 its operations and bytes are counted.
+    The median of `repeat` passes, on a CPU of a thread's own time; with repeat=0 its operations and bytes are counted.
     """
 
     def __init__(self, repeat: int) -> None:
@@ -52,10 +52,11 @@ class OperatorTimes:
 
 
 def _once(work: Callable[[], Any], inputs: Sequence[Tensor]) -> tuple[float, float]:
-    begin = time.thread_time()
+    clock = clock_for(inputs)
+    begin = clock()
     made = [x for x in pytree.tree_leaves(work()) if isinstance(x, Tensor) and x.requires_grad]
-    between = time.thread_time()
+    between = clock()
     wanted = [x for x in inputs if x.requires_grad]
     if made and wanted:
         torch.autograd.grad(made, wanted, [torch.ones_like(x) for x in made], allow_unused=True)
-    return between - begin, time.thread_time() - between if made and wanted else 0.0
+    return between - begin, clock() - between if made and wanted else 0.0

@@ -62,6 +62,12 @@ class Operator:
         ahead, back = measured or self.times.get(WHOLE, (0.0, 0.0))
         return ahead * share, back * share
 
+    def split(self, config: OperatorConfig) -> str:
+        """What `split=` of a mesh calls this; empty for what it does not name."""
+        if config.divides == 1 or config.way not in ("column", "row"):
+            return ""
+        return config.way if "row" in self.ways else "width"  # the columns of an embedding
+
     def scaled(self, factor: int) -> Operator:
         """The same for this many times as many samples."""
         times = {key: (factor * ahead, factor * back) for key, (ahead, back) in self.times.items()}
@@ -85,6 +91,7 @@ class OperatorGraph:
     samples: int = 0  # of a batch
     state: float = 0.0  # bytes that the optimizer keeps for each byte of weights
     notes: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()  # names of all that `split=` of a mesh could mean
 
     def __len__(self) -> int:
         return len(self.operators)
