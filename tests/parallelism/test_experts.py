@@ -17,9 +17,9 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica_spec import ReplicaSpec
 from covey.nn import Experts
-from covey.observe.result import Result
 from covey.parallelism.experts.expert_roles import expert_replica
 from covey.parallelism.plan.mesh import Mesh
+from tests.parallelism.divided_runs import apart, run
 
 CHANCE = torch.Generator().manual_seed(4)
 POINTS = torch.randn(70, 8, dtype=torch.float64, generator=CHANCE), torch.randint(0, 3, (70,), generator=CHANCE)
@@ -87,17 +87,6 @@ def task(which: str = "points", **more: Any) -> covey.Task:
         "loss": lambda out, target: nn.functional.cross_entropy(out.flatten(0, -2), target.flatten()),
     }  # fmt: skip
     return covey.Task(**{**usual, **more})
-
-
-def run(given: covey.Task, spec: str, workers: int, **more: Any) -> Result:
-    usual: dict[str, Any] = {"engine": "simulated", "steps": 6, "runs": False}
-    return covey.fit(given, spec, workers, **{**usual, **more})
-
-
-def apart(one: Result, other: Result) -> float:
-    """The largest difference of a number, over the largest number of its tensor."""
-    floats = [name for name, tensor in other.weights.items() if tensor.is_floating_point()]
-    return max(float((one.weights[n] - other.weights[n]).abs().max() / other.weights[n].abs().max()) for n in floats)
 
 
 @pytest.mark.parametrize("members", [2, 3, pytest.param(4, marks=pytest.mark.full)])

@@ -17,12 +17,12 @@ from covey.errors import CoveyError
 from covey.message import Address
 from covey.model import build
 from covey.model.replica_spec import ReplicaSpec
-from covey.observe.result import Result
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.sharded.gradient_sums import GradientSums
 from covey.parallelism.sharded.shard_replica import ShardReplica
 from covey.parallelism.sharded.shard_roles import shard_replica
 from covey.parallelism.sharded.working_weights import WorkingWeights
+from tests.parallelism.divided_runs import apart, run
 from tests.parallelism.models import Transformer, cnn
 
 CHANCE = torch.Generator().manual_seed(4)
@@ -63,20 +63,9 @@ def task(which: str = "ragged", **more: Any) -> covey.Task:
     return covey.Task(**{**usual, **more})
 
 
-def run(given: covey.Task, spec: str, workers: int, **more: Any) -> Result:
-    usual: dict[str, Any] = {"engine": "simulated", "steps": 6, "runs": False}
-    return covey.fit(given, spec, workers, **{**usual, **more})
-
-
 def stored(parameter: nn.Parameter) -> int:
     """How many numbers there are in memory."""
     return parameter.untyped_storage().nbytes() // parameter.element_size()
-
-
-def apart(one: Result, other: Result) -> float:
-    """The largest difference of a number, over the largest number of its tensor."""
-    floats = [name for name, tensor in other.weights.items() if tensor.is_floating_point()]
-    return max(float((one.weights[n] - other.weights[n]).abs().max() / other.weights[n].abs().max()) for n in floats)
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
