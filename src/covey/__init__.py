@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from covey.run import federate, fit, join
     from covey.scoring import accuracy
     from covey.strategy import Description, Role, ServerPlan, Strategy, TaskTerms, Taxonomy, TrafficFormula
-    from covey.task import Task
+    from covey.task import PrivateSgd, Task
     from covey.vector import Vector
 
 _HOME = {
     "CheckpointError": "covey.errors", "CoveyError": "covey.errors", "PeerLost": "covey.errors",
     "PlanError": "covey.errors", "RoleFailed": "covey.errors", "SaveError": "covey.errors",
     "Stalled": "covey.errors",
-    "Callback": "covey.observe.callbacks", "Result": "covey.observe.result", "Task": "covey.task",
+    "Callback": "covey.observe.callbacks", "Result": "covey.observe.result",
+    "PrivateSgd": "covey.task", "Task": "covey.task",
     "accuracy": "covey.scoring",
     "cut_here": "covey.parallelism.marks", "federate": "covey.run", "fit": "covey.run",
     "join": "covey.run",
@@ -51,10 +52,10 @@ MODULES = ("advise", "compare", "data", "nn", "parallelism", "report", "simulate
 
 __all__ = [
     "Address", "Callback", "CheckpointError", "Codec", "CodecTraits", "Coder", "CoveyError", "Description", "Engine",
-    "Message", "Node", "PeerLost", "Places", "PlanError", "Replica", "Result", "Role", "RoleFailed", "SaveError",
-    "ServerPlan", "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula", "Vector",
-    "accuracy", "advise", "compare", "cut_here", "data", "federate", "fit", "join", "nn", "parallelism", "register",
-    "report", "simulate", "spark",
+    "Message", "Node", "PeerLost", "Places", "PlanError", "PrivateSgd", "Replica", "Result", "Role", "RoleFailed",
+    "SaveError", "ServerPlan", "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula",
+    "Vector", "accuracy", "advise", "compare", "cut_here", "data", "federate", "fit", "join", "nn", "parallelism",
+    "register", "report", "simulate", "spark",
 ]  # fmt: skip
 
 

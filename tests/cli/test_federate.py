@@ -29,7 +29,7 @@ def test_every_flag_is_passed_on(
         "--strategy fedprox(mu=0.1) --clients 50 --per-round 5 --rounds 7 --partition labels(count=3) --over 1.5 "
         "--least 0.6 --selection 30s --reporting 2m --no-overlap --availability daily --compute 20ms "
         f"--speed-spread 0.1 --bandwidth 1gbit --uplink 1mbit --latency 9ms --link-spread 0.2 --seed 3 "
-        f"--until accuracy:0.9 --score-every 2 --timing-only --save {tmp_path}/m.safetensors --log csv:a.csv "
+        f"--until accuracy:0.9 --score-every 2 --epsilon 8 --timing-only --save {tmp_path}/m.safetensors --log csv:a.csv "
         "--no-record"
     )
     shown = runner.invoke(app, ["federate", "simulate", "task.py:mine", *flags.split()])
@@ -40,7 +40,7 @@ def test_every_flag_is_passed_on(
         "partition": "labels(count=3)", "over": 1.5, "least": 0.6, "selection": "30s", "reporting": "2m",
         "overlap": False, "availability": "daily", "compute": "20ms", "speed_spread": 0.1, "bandwidth": "1gbit",
         "uplink": "1mbit", "latency": "9ms", "link_spread": 0.2, "seed": 3, "until": "accuracy:0.9", "score_every": 2,
-        "timing_only": True, "save": tmp_path / "m.safetensors", "log": ["csv:a.csv"], "runs": False,
+        "epsilon": 8.0, "timing_only": True, "save": tmp_path / "m.safetensors", "log": ["csv:a.csv"], "runs": False,
     }  # fmt: skip
 
 
@@ -55,6 +55,18 @@ def test_a_run_shows_its_rounds_and_clients(runner: CliRunner, tmp_path: Path) -
     told = json.loads(file.read_text())
     assert len(told["participation"]["rounds"]) == 3 and told["settings"]["partition"] == "dirichlet(alpha=1)"
     assert len(list(tmp_path.glob("*/result.json"))) == 1, "it is recorded as any other run"
+
+
+def test_a_private_run_shows_what_was_spent(runner: CliRunner, tmp_path: Path) -> None:
+    flags = ["--strategy", "fedavg + secagg + dp(delta=1e-3)", "--epsilon", "8", "--selection", "10s", "--no-record"]
+    given = "--clients 12 --per-round 6 --rounds 2 --json".split()
+    file = tmp_path / "result.json"
+    shown = runner.invoke(app, ["federate", "simulate", "examples/digits.py", *flags, *given, str(file)])
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(file.read_text())["privacy"]
+    words = " ".join(shown.output.split())
+    assert f"the service saw sums of reports only; epsilon {told['epsilon']:.3g} of 8 spent at delta 0.001" in words
+    assert "chance from a seed, for simulation only" in words and told["epsilon"] <= 8 == told["limit"]
 
 
 def test_what_cannot_work_is_refused_by_name(runner: CliRunner) -> None:

@@ -26,7 +26,8 @@ class Aggregation(Protocol):
         """The aggregate of all that were added."""
 
 
-MakeAggregation = Callable[[], Aggregation]
+MakeAggregation = Callable[[int], Aggregation]
+"""Makes one for the round of a number."""
 
 
 class WeightedMean:
@@ -134,8 +135,8 @@ class AggregationChoice:
         if self.name == "krum" and self.chosen > terms.enough:
             raise PlanError(f"chosen={self.chosen}: a round may have only {terms.enough} reports")
 
-    def make(self) -> Aggregation:
-        """One for a round."""
+    def make(self, number: int = 0) -> Aggregation:
+        """One for the round of this number."""
         match self.name:
             case "mean":
                 return WeightedMean()

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from math import isfinite
 from typing import assert_never
 
+import msgspec
+
+from covey.errors import WireError
 from covey.federated.aggregation import Aggregation, MakeAggregation, WeightedMean
 from covey.federated.messages import (
     COORDINATOR,
@@ -19,6 +22,7 @@ from covey.federated.messages import (
 from covey.federated.pace_steering import Period, until
 from covey.federated.rounds import Reporting, RoundTerms
 from covey.membership import Departed
+from covey.message import Message
 from covey.program import Node, Receive
 from covey.servers.goodbye import Goodbye
 from covey.vector import Vector
@@ -27,6 +31,10 @@ NOTHING = Vector(())
 
 ShareSizes = Callable[[int], int]
 """How many samples a client has, at most: a report of more would have more weight than its client can have."""
+
+
+Decode = Callable[[int, int, Vector], Vector]
+"""The update that a client's report of a round stands for; WireError for what it cannot have sent."""
 
 
 class MeanLoss:
@@ -47,8 +55,8 @@ class MeanLoss:
 class ReportSums:
     """What the reports of one round come to."""
 
-    def __init__(self, updates: Aggregation) -> None:
-        self.updates, self.buffers, self.loss = updates, WeightedMean(), MeanLoss()
+    def __init__(self, updates: Aggregation, losses: bool = True) -> None:
+        self.updates, self.buffers, self.loss, self._losses = updates, WeightedMean(), MeanLoss(), losses
         self.clients: list[int] = []
         self.samples = self.extra = self.refused = 0
 
@@ -56,7 +64,8 @@ class ReportSums:
         self.clients.append(report.sender.rank)
         self.updates.add(report.update, report.samples)
         self.buffers.add(report.buffers, report.samples)
-        self.loss.add(report)
+        if self._losses:
+            self.loss.add(report)
         self.samples += report.samples
 
 
@@ -69,13 +78,20 @@ def acceptable(report: ClientReport, params: Vector, buffers: Vector, most: int)
 class Aggregator:
     """Drives the reporting phase of one round after another."""
 
-    def __init__(self, node: Node, terms: RoundTerms, make: MakeAggregation, sizes: ShareSizes) -> None:
+    strays: tuple[type[Message], ...] = ()  # what may come besides, of rounds that are over
+
+    def __init__(
+        self, node: Node, terms: RoundTerms, make: MakeAggregation, sizes: ShareSizes, losses: bool = True,
+        decode: Decode | None = None,
+    ) -> None:  # fmt: skip
         self.node, self.terms, self.make, self.sizes = node, terms, make, sizes
+        self.decode = decode
+        self.losses = losses  # whether the mean of the clients' losses is told: noise does not cover it
         self.again: Period = 0.0, 0.0
 
     async def run(self) -> None:
         while True:
-            message = await self.node.receive_any(RoundBegin, ClientReport, Departed, Goodbye)
+            message = await self.node.receive_any(RoundBegin, ClientReport, Departed, Goodbye, *self.strays)
             if isinstance(message, Goodbye):
                 return
             if isinstance(message, RoundBegin):
@@ -91,7 +107,7 @@ class Aggregator:
             given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
             await self.node.send(address(client), given, loan=True)
         reporting = Reporting(self.terms, begin.clients, await self.node.now())
-        sums = ReportSums(self.make())
+        sums = ReportSums(self.make(begin.number), self.losses)
         while (state := reporting.state(now := await self.node.now())) == "open":
             message = await Receive((ClientReport, Departed), timeout=reporting.deadline - now)
             if isinstance(message, Departed):
@@ -105,12 +121,23 @@ class Aggregator:
         """Tell a client that has reported when to come again."""
         await self.node.send(report.sender, ComeBack(*until(self.again, await self.node.now())))
 
+    def decoded(self, report: ClientReport) -> ClientReport:
+        """The report with the update that it stands for; with none where it cannot be read."""
+        if self.decode is None:
+            return report
+        try:
+            update = self.decode(report.sender.rank, report.number, report.update)
+        except WireError:
+            update = NOTHING
+        return msgspec.structs.replace(report, update=update)
+
     def take(self, report: ClientReport, begin: RoundBegin, reporting: Reporting, sums: ReportSums) -> None:
         """Add a report, or drop it: it is answered in either case."""
         client = report.sender.rank
         if report.number != begin.number:
             sums.extra += 1
             return
+        report = self.decoded(report)
         if not acceptable(report, begin.params, begin.buffers, self.sizes(client)):
             reporting.lost(client)
             sums.refused += 1

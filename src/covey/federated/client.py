@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,17 @@ from covey.federated.local_training import ClientTraining
 from covey.federated.messages import COORDINATOR, CheckIn, ClientReport, ComeBack, Configuration
 from covey.program import Effect, Node
 
+SecureReporting = Callable[[Node, Configuration, ClientTraining], Coroutine[Any, Any, ComeBack]]
+"""How a client trains and reports where nobody may see its report; when to come again."""
 
-async def visit(node: Node, training: ClientTraining) -> float:
+
+async def visit(node: Node, training: ClientTraining, secure: SecureReporting | None = None) -> float:
     """Check in, train if chosen, report; the seconds until it comes again."""
     await node.send(COORDINATOR, CheckIn())
     answer = await node.receive_any(Configuration, ComeBack)
-    if isinstance(answer, Configuration):
+    if isinstance(answer, Configuration) and secure:
+        answer = await secure(node, answer, training)
+    elif isinstance(answer, Configuration):
         done = await node.compute(partial(training.train, node.rank, answer), training.load(node.rank))
         report = ClientReport(answer.number, done.samples, done.loss, done.update, done.buffers)
         await node.send(answer.sender, report, loan=True)
@@ -24,10 +29,10 @@ async def visit(node: Node, training: ClientTraining) -> float:
     return node.rng.uniform(answer.earliest, answer.latest)
 
 
-def visits(training: ClientTraining) -> Any:
+def visits(training: ClientTraining, secure: SecureReporting | None = None) -> Any:
     """The program of every client."""
 
     def begin(node: Node) -> Coroutine[Effect[Any], Any, float]:
-        return visit(node, training)
+        return visit(node, training, secure)
 
     return begin

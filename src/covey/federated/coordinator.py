@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
 from covey.federated.messages import AGGREGATOR, CheckIn, ComeBack, RoundBegin, RoundEnd, address
 from covey.federated.pace_steering import PaceSteering, until
@@ -15,9 +15,25 @@ from covey.membership import Departed
 from covey.message import Message
 from covey.model.replica import Replica
 from covey.observe.membership import RoundLog, RoundRecord, RoundState
-from covey.program import Node, Receive
+from covey.program import Memory, Node, Receive
 from covey.servers.goodbye import Goodbye
 from covey.vector import Vector
+
+
+class Spending(Protocol):
+    """A privacy budget."""
+
+    @property
+    def left(self) -> bool:
+        """Whether another round is within it."""
+        ...
+
+    def spend(self) -> dict[str, Any]:
+        """A round begins; what a checkpoint keeps of all that was spent."""
+        ...
+
+    def resume(self, kept: dict[str, Any] | None) -> None:
+        """Go on with what a checkpoint keeps; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,8 @@ class FederatedService:
         step: What happens to the model with the aggregate of a round; None: a step of the task's optimizer.
         steering: When clients come again.
         log: Hears of every round.
+        select: Makes the selection of a round; None: those who check in first.
+        spending: What rounds spend of a privacy budget.
     """
 
     rounds: int
@@ -37,6 +55,11 @@ class FederatedService:
     step: ServerStep | None
     steering: PaceSteering
     log: RoundLog
+    select: Callable[[], Selection] | None = None
+    spending: Spending | None = None
+
+    def selection(self) -> Selection:
+        return self.select() if self.select else Selection(self.terms)
 
 
 class HeldModel:
@@ -61,11 +84,17 @@ class RoundCoordinator:
 
     def __init__(self, node: Node, replica: Replica, service: FederatedService) -> None:
         self.node, self.service, self.model = node, service, HeldModel(replica, service.step)
-        self.selection = Selection(service.terms)
+        self.selection = service.selection()
         self.busy = False  # a round is under way
+        self.spent: Memory[dict[str, Any] | None] = node.remember("privacy", None)
+        if service.spending:
+            service.spending.resume(self.spent.value)
 
     async def run(self) -> None:
+        spending = self.service.spending
         for number in self.node.steps():
+            if spending and not spending.left:
+                break
             began = await self.node.now()
             self.selection.start(began)
             while (state := self.selection.state(now := await self.node.now())) == "open":
@@ -79,7 +108,9 @@ class RoundCoordinator:
 
     async def conduct(self, number: int, began: float) -> None:
         """Let the aggregator have the chosen clients, and commit what it brings; others check in meanwhile."""
-        chosen, self.selection = list(self.selection.accepted), Selection(self.service.terms)
+        chosen, self.selection = list(self.selection.accepted), self.service.selection()
+        if self.service.spending:
+            self.spent.value = self.service.spending.spend()
         self.busy, configured = True, await self.node.now()
         earliest, latest = self.service.steering.period(configured)
         replica, share = self.model.replica, number / self.service.rounds
@@ -115,7 +146,7 @@ class RoundCoordinator:
     async def give_up(self, number: int, began: float) -> None:
         """Too few clients have checked in: send those away, and begin anew."""
         accepted, now = list(self.selection.accepted), await self.node.now()
-        self.selection = Selection(self.service.terms)
+        self.selection = self.service.selection()
         for client in accepted:
             await self.turn_away(client)
         self.service.log.add(RoundRecord(number=number, state="not begun", seconds=now, took=now - began))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -63,6 +63,10 @@ class LocalResult:
     loss: float
 
 
+Restrict = Callable[[int, int, Vector], Vector]
+"""The part of a change that a client may make in a round: (client, number of the round, change)."""
+
+
 class ClientTraining(Protocol):
     """What trains clients."""
 
@@ -80,11 +84,12 @@ class LocalTraining:
     """
 
     def __init__(
-        self, task: Task, module: nn.Module, data: Any, plan: LocalPlan, samples: list[Tensor], seed: int
-    ) -> None:
+        self, task: Task, module: nn.Module, data: Any, plan: LocalPlan, samples: list[Tensor], seed: int,
+        restrict: Restrict | None = None,
+    ) -> None:  # fmt: skip
         refuse_settings(task)
         self._task, self._module, self._plan, self._samples, self._seed = task, module, plan, samples, seed
-        self._layout = Flat(module)
+        self._layout, self._restrict = Flat(module), restrict
         self._counters = [  # buffers that do not travel, and what they begin with
             (owner, key, buffer.clone())
             for owner, key, buffer in buffers_of([module]).values()
@@ -141,6 +146,9 @@ class LocalTraining:
                 layout.grads.shorten_(self._task.clip_norm)
             with in_task("optimizer.step()"):
                 optimizer.step()
+            if self._restrict:
+                change = self._restrict(client, given.number, layout.params - given.params)
+                layout.params.copy_(given.params).add_(change)
             losses.append(loss.detach())
         return torch.stack(losses).mean().item()
 
@@ -187,6 +195,7 @@ def refuse_settings(task: Task) -> None:
         ("scheduler", task.scheduler is not None), ("ema", task.ema is not None), ("accumulate", task.accumulate > 1),
         ("precision='fp16'", task.precision == "fp16"), ("compile", bool(task.compile)),
         ("sampler", task.sampler is not None), ("drop_last", task.drop_last), ("loaders", task.loaders > 0),
+        ("private, use '+ dp',", task.private is not None),
     ):  # fmt: skip
         if unusual:
             raise PlanError(f"Task({name}) cannot be used with clients, which train a little and go: omit it")

@@ -80,6 +80,16 @@ class PaceSteering:
             self._next = self._cycle()
 
 
+class SteadyPace(PaceSteering):
+    """All clients come at least once while selection lasts, as each has to have its chance to be drawn."""
+
+    def first(self) -> float:
+        return self._terms.selection / 2
+
+    def period(self, now: float) -> Period:
+        return now + 0.5 * self._terms.selection, now + 0.9 * self._terms.selection
+
+
 def until(period: Period, now: float) -> Period:
     """The seconds until a period begins and ends; of one that has begun, until the next one that is as long."""
     begin, end = period

@@ -9,10 +9,12 @@ from typing import Any, Protocol
 from covey.errors import PlanError
 from covey.federated.aggregation import AggregationChoice, AggregationName
 from covey.federated.local_training import BatchSize, LocalPlan
+from covey.federated.private.private_settings import Dp, SecAgg
+from covey.federated.reports.form_choice import FormChoice, Structure
 from covey.federated.server_steps import ServerOptimizer, ServerStep, adaptive, momentum, plain
 from covey.strategy import Scheduling, Taxonomy
 
-MEAN = AggregationChoice()
+MEAN, WHOLE = AggregationChoice(), FormChoice()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +26,35 @@ class FederatedStrategy:
         step: What the service does with their aggregate; None: a step of the task's own optimizer, with a gradient.
         aggregation: How the updates of a round become one.
         buffer: The reports of an update, where there are no rounds; 0: there are.
+        secure: Sums of reports that nobody can open one by one.
+        noise: Noise that covers the mean of the reports.
+        form: What of an update travels.
     """
 
     local: LocalPlan
     step: ServerStep | None
     aggregation: AggregationChoice = MEAN
     buffer: int = 0
+    secure: SecAgg | None = None
+    noise: Dp | None = None
+    form: FormChoice = WHOLE
+
+    def check_beside(self) -> None:
+        """Refuse what cannot stand beside secure sums, noise or forms of reports."""
+        self.form.check()
+        for word in self.form.words:
+            if self.buffer:
+                raise PlanError(f"fedbuff and {word}: its reports travel as they are; use fedavg")
+            if self.secure:
+                raise PlanError(f"{word} and secagg: masks cover whole updates, which are added up; omit one of them")
+        for name, asked in (("secagg", self.secure), ("dp", self.noise)):
+            if asked is None:
+                continue
+            if self.buffer:
+                raise PlanError(f"fedbuff + {name}: its updates have no rounds with clients of their own; use fedavg")
+            if self.aggregation.name != "mean":
+                why = "nobody sees single reports" if name == "secagg" else "noise covers a sum of clipped updates"
+                raise PlanError(f"aggregate={self.aggregation.name} + {name}: {why}; use aggregate=mean")
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -75,11 +100,15 @@ class FedAvg(AggregationSettings):
     epochs: int = 1
     batch: BatchSize = None
     rate: float = 1.0
+    update: Structure = "whole"
+    rank: int = 4
+    keep: float = 0.1
 
     def strategy(self) -> FederatedStrategy:
         check_positive(rate=self.rate, epochs=self.epochs)
         local = LocalPlan(epochs=self.epochs, batch=self.batch)
-        return FederatedStrategy(local=local, aggregation=self.choice, step=plain(self.rate))
+        form = FormChoice(structure=self.update, rank=self.rank, keep=self.keep)
+        return FederatedStrategy(local=local, aggregation=self.choice, step=plain(self.rate), form=form)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -159,6 +159,7 @@ class BatchSource:
     begin: Callable[[int], None] = lambda step: None  # the batch of this step comes next: it may be loaded already
     scale: LossScale | None = None  # where losses are multiplied before backward
     last: Callable[[], bool] = lambda: True  # whether the backward under way is the last of its step
+    whole: bool = False  # no part of a gradient may be seen before all of it is there
     loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
     shared: CommonLoop | None = None  # that loop, where another worker's can go on in its place
 

@@ -24,9 +24,11 @@ from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource, OwnBatches
+from covey.model.private.private_batches import PrivateBatches
 from covey.model.randomness import seed_torch
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec, pace_of
+from covey.model.slots import buffers_of
 from covey.names import option
 from covey.task import Task
 from covey.task.data import Data, check_data
@@ -169,6 +171,8 @@ def replica(
         raise PlanError("Task(compile=…) and a model that is cut: its parts are computed as they are; omit either")
     if part and task.ema is not None:
         raise PlanError("Task(ema=…) and a model that is cut: no role has all of what would be averaged; omit either")
+    if part and task.private:
+        raise PlanError("Task(private=…) and a model that is cut: no role has a sample's whole gradient; omit either")
     if part:
         first = fingerprint(Vector(p.detach().reshape(-1) for p in module.parameters() if p.requires_grad))
         found = part(ReplicaSpec(task=task, module=module, deal=deal, who=who, trains=trains, budget=budget))
@@ -177,10 +181,10 @@ def replica(
     samples = BatchSource(samples=deal.batch, steps=deal.steps)
     if trains:
         feed = Feed(data_of(task), deal, who.rank, task.loading, task.batch_size, device(task, who.rank))
-        source = OwnBatches(task, module, feed)
+        source = PrivateBatches(task, module, feed) if task.private else OwnBatches(task, module, feed)
         samples = replace(
             samples, own=source, chosen=source.part, leased=source.of, begin=source.begin, scale=source.scale,
-            last=lambda: source.last,
+            last=lambda: source.last, whole=task.private is not None,
         )  # fmt: skip
     return Replica(
         module, task.optimizer, samples,
@@ -240,13 +244,22 @@ Shapes = Mapping[str, Tensor]
 
 def shapes(task: Task) -> Shapes:
     """Of what is trained of the task's model, without taking memory for it where possible."""
-    try:
-        with torch.device("meta"):
-            module = task.model()
-    except Exception:  # models that insist on real numbers while they are built
-        module = model(task, 0)
+    module = _looked_at(task)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     return {name: torch.empty(p.shape, dtype=p.dtype, device="meta") for name, p in trained.items()}
+
+
+def has_float_buffers(task: Task) -> bool:
+    """Whether the task's model has buffers of floats, such as those of batch normalization, which travel with it."""
+    return any(buffer.is_floating_point() for _, _, buffer in buffers_of([_looked_at(task)]).values())
+
+
+def _looked_at(task: Task) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return task.model()
+    except Exception:  # models that insist on real numbers while they are built
+        return model(task, 0)
 
 
 def in_one(shapes: Shapes) -> Shapes:

@@ -48,6 +48,8 @@ def refuse_repeats(source: BatchSource, otherwise: str) -> None:
     """Refuse what hands out gradients while backward runs, where a batch may be repeated with another scale."""
     if source.scale:
         raise PlanError(f"precision='fp16' may repeat a batch, so no gradient may leave early: use {otherwise}")
+    if source.whole:
+        raise PlanError(f"Task(private=…) adds noise to whole gradients, so none may leave early: use {otherwise}")
 
 
 class GradientStream(AsyncIterator[Piece]):

@@ -70,3 +70,17 @@ def read_facts(record: Path) -> RecordFacts:
     if found.schema != SCHEMA:
         raise WireError(f"{record} is a record of another version of covey ({found.schema}, not {SCHEMA})")
     return found
+
+
+class PrivacyFacts(msgspec.Struct, kw_only=True):
+    """What was hidden from whom, and what was spent: null where there was no noise."""
+
+    secure_sums: bool  # the service learned sums of reports only
+    randomness: str  # where keys, masks, noise and draws came from
+    epsilon: float | None = None  # spent
+    delta: float | None = None
+    noise: float | None = None  # its standard deviation, in multiples of `clip`
+    clip: float | None = None
+    rate: float | None = None  # the chance of a client, or of a sample, to take part in a round, or a step
+    rounds: int | None = None  # that were spent
+    limit: float | None = None  # what might have been spent

@@ -14,7 +14,7 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.observe.contention import Contention
-from covey.observe.facts import RunFacts
+from covey.observe.facts import PrivacyFacts, RunFacts
 from covey.observe.membership import Goodput, MembershipEvent, Participation, RunCost, seconds_present
 from covey.observe.progress import Row
 from covey.observe.recording import Recording
@@ -24,7 +24,7 @@ from covey.observe.usage import Row as Use
 from covey.simulate.units import format_duration
 
 OURS = ("seconds", "samples", "bytes")  # of a line of the history; all else is a score
-Stopped = Literal["budget", "target", "patience", "interrupted"]
+Stopped = Literal["budget", "target", "patience", "interrupted", "privacy"]
 
 
 class Traffic(msgspec.Struct, kw_only=True):
@@ -81,6 +81,7 @@ class Result(RunFacts, kw_only=True, dict=True):
     contention: Contention | None = None  # of real runs on this machine
     best: BestScore | msgspec.UnsetType = msgspec.UNSET  # of runs that were asked for it
     participation: Participation | msgspec.UnsetType = msgspec.UNSET  # of federated runs
+    privacy: PrivacyFacts | msgspec.UnsetType = msgspec.UNSET  # of runs that hide something
 
     def __repr__(self) -> str:
         """One line, whatever the length of the history; `to_json` has everything."""

@@ -57,6 +57,39 @@ class SeededRandomness:
 SYSTEM = SystemRandomness()
 
 
+class RandomnessSource(Protocol):
+    """Gives randomness for each use of it: what a program is handed, so that it never asks where it runs."""
+
+    @property
+    def source(self) -> str:
+        """What results say of it."""
+        ...
+
+    def of(self, *use: object) -> Randomness:
+        """For one use, such as ("noise", 3)."""
+        ...
+
+
+class SystemSource:
+    """The operating system's generator for every use: what deployed runs draw from."""
+
+    source = SYSTEM.source
+
+    def of(self, *use: object) -> Randomness:
+        return SYSTEM
+
+
+@dataclass(frozen=True, slots=True)
+class SeededSource:
+    """Another stream of bytes for each use, all of which follow from one seed: for simulation."""
+
+    seed: int
+    source: str = SeededRandomness.source
+
+    def of(self, *use: object) -> Randomness:
+        return SeededRandomness("/".join(map(str, (self.seed, *use))))
+
+
 def below(limit: int, randomness: Randomness) -> int:
     """A uniform number from 0 to `limit` - 1."""
     bits = (limit - 1).bit_length()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from covey.model.private.spent import accounted
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
@@ -210,8 +211,14 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
     cluster = repr(given.virtual.cluster) if given.virtual.cluster else ""
     with listening(given, lambda: facts(asked, engine), asked.name, asked.callbacks, cluster) as listeners:
         if listeners is None:
-            return train(asked)
+            return _accounted(asked, train(asked))
         options, kept, left = listeners.heard(given), listeners.kept, listeners.left
         result = train(replace(asked, options=options, scored=listeners.scored, kept=kept, left=left))
+        result = _accounted(asked, result)
         listeners.concluded(result)
         return result
+
+
+def _accounted(asked: Request, result: Result) -> Result:
+    """The result with what a private task has spent."""
+    return result if asked.options.virtual.timing_only else accounted(asked.task, asked.deal, asked.plan.limits, result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
 from covey.errors import CheckpointError, CoveyError, PlanError, RoleFailed
 from covey.message import Address
 from covey.model import build
+from covey.model.private.spent import seeded
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
@@ -113,6 +115,7 @@ def _train(
 ) -> Result:  # fmt: skip
     """One attempt."""
     given = asked.options
+    asked = replace(asked, task=seeded(asked.task, given.training.seed))
     score, make, replicas = None, _maker(asked), dict[Address, Replica]()
     if not given.virtual.timing_only:
         module = build.model(asked.task, given.training.seed)

@@ -2,5 +2,6 @@
 
 from covey.task.definition import HISTORY, Score, Task, scores
 from covey.task.file import TASK_MODULE, import_file, load_task
+from covey.task.private import PrivateSgd
 
-__all__ = ["HISTORY", "TASK_MODULE", "Score", "Task", "import_file", "load_task", "scores"]
+__all__ = ["HISTORY", "TASK_MODULE", "PrivateSgd", "Score", "Task", "import_file", "load_task", "scores"]

@@ -24,6 +24,7 @@ from covey.task.data import (
     settings_of,
 )  # fmt: skip
 from covey.task.device import check_device
+from covey.task.private import PrivateSgd
 from covey.task.schedule import MakeScheduler, check_scheduler
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -73,6 +74,7 @@ class Task:
             "cuda:1", or "auto" (a GPU if there is one). By default the task's own functions say it.
         compile: Whether workers compute with `torch.compile(model)`; also the name of another backend of torch.compile.
         warm: Whether real runs do and undo two steps before the clock starts; False for models with state of their own.
+        private: A `covey.PrivateSgd`, with which noise covers what any one sample changes (docs/private.md).
         callbacks: Objects of subclasses of `covey.Callback`, which hear of each run of the task.
 
     >>> import covey, torch
@@ -107,6 +109,7 @@ class Task:
     device: str | None = None
     compile: bool | str = False
     warm: bool = True
+    private: PrivateSgd | None = None
     callbacks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:

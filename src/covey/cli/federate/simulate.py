@@ -62,6 +62,9 @@ def command(
     score_every: Annotated[
         int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
     ] = 1,
+    epsilon: Annotated[
+        float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
+    ] = None,
     timing_only: Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only.", CLIENTS)] = False,
     save: Annotated[
         Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)
@@ -89,7 +92,7 @@ def command(
             request,
             lambda watcher: federate(
                 task, strategy, **population.arguments(), **rounds.arguments(), seed=seed, until=until,
-                score_every=score_every, timing_only=timing_only, save=save, log=log or (), runs=record.folder,
-                command=request.command, watcher=watcher,
+                score_every=score_every, epsilon=epsilon, timing_only=timing_only, save=save,
+                log=log or (), runs=record.folder, command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

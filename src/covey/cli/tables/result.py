@@ -58,6 +58,7 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
     if result.staleness.mean is not None:
         yield "staleness", Text(f"mean {result.staleness.mean:.2f}, max {result.staleness.max}")
     yield from _participation(result)
+    yield from _privacy(result)
     yield from _membership(result)
     if result.cost:
         yield "cost", Text(_cost(result.cost))
@@ -103,6 +104,18 @@ def _participation(result: Result) -> Iterable[tuple[str, Text]]:
     yield "clients", Text(f"{told.took_part:,} of {told.clients:,} took part{lost}")
 
 
+def _privacy(result: Result) -> Iterable[tuple[str, Text]]:
+    """What was spent, and what was hidden."""
+    if not (told := result.privacy):
+        return
+    parts = ["the service saw sums of reports only"] if told.secure_sums else []
+    if told.delta is not None:
+        spent = "unlimited (no noise)" if told.epsilon is None or math.isinf(told.epsilon) else f"{told.epsilon:.3g}"
+        limit = f" of {told.limit:g}" if told.limit is not None else ""
+        parts.append(f"epsilon {spent}{limit} spent at delta {told.delta:g}, noise {told.noise:.3g}")
+    yield "privacy", Text("; ".join([*parts, f"chance from {told.randomness}"]))
+
+
 def _who(result: Result) -> str:
     if result.participation:
         return f"{_count(result.workers, 'client')}, {result.engine}"
@@ -113,7 +126,10 @@ def _who(result: Result) -> str:
 def _stopped(result: Result) -> Text:
     if result.stopped == "interrupted":
         return Text("interrupted; this is how far it came", "yellow")
-    words = {"target": "the target was reached", "patience": "the metric did not get better any more"}
+    words = {
+        "target": "the target was reached", "patience": "the metric did not get better any more",
+        "privacy": "the privacy budget is spent",
+    }
     return Text(words.get(result.stopped, "it ran to the end"))
 
 

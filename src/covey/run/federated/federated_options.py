@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.data.client_shares import PARTITIONS, ClientPartition
 from covey.errors import PlanError
+from covey.exchange.codec import Codec
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
+from covey.federated.private.private_settings import BESIDE
+from covey.federated.reports.esgd import ESgd
 from covey.federated.rounds import RoundTerms
 from covey.federated.strategies import STRATEGIES, FederatedStrategy, written
 from covey.names import option
@@ -15,7 +20,10 @@ from covey.run.option_parts import readable
 from covey.simulate import parse_duration, parse_rate
 from covey.simulate.availability import Always, Availability, Daily, load_availability
 from covey.simulate.population import Population
-from covey.spec import SpecError, bind, parse, parse_call, unknown
+from covey.spec import Call, SpecError, bind, parse, parse_call, unknown
+
+ADDITIONS: dict[str, type[Any]] = {**BESIDE, "esgd": ESgd}
+"""What a SPEC may add to a federated strategy, besides codecs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +39,18 @@ class RoundOptions:
 
     def check_without_rounds(self) -> None:
         """Refuse what has no meaning for fedbuff, which has updates instead of rounds."""
+        for name, given in self.unusual("least", "overlap"):
+            raise PlanError(f"{option(name, given)} belongs to rounds, and fedbuff has none: omit it")
+
+    def check_by_chance(self) -> None:
+        """Refuse what has no meaning where clients are drawn by chance."""
+        for name, given in self.unusual("least", "over"):
+            raise PlanError(f"{option(name, given)}: with dp each client is drawn by chance, and all count: omit it")
+
+    def unusual(self, *names: str) -> list[tuple[str, object]]:
+        """Those that were given, and what they are."""
         usual = RoundOptions()
-        for name in ("least", "overlap"):
-            if (given := getattr(self, name)) != getattr(usual, name):
-                raise PlanError(f"{option(name, given)} belongs to rounds, and fedbuff has none: omit it")
+        return [(name, getattr(self, name)) for name in names if getattr(self, name) != getattr(usual, name)]
 
     def terms(self, clients: int) -> RoundTerms:
         for name in ("selection", "reporting"):
@@ -73,18 +89,54 @@ class PopulationOptions:
 def read_strategy(text: str) -> tuple[FederatedStrategy, str, dict[str, Any]]:
     """The strategy that a SPEC names, its full text, and its settings."""
     spec = parse(text)
-    call, extra = spec.strategy, next((one for one in (*spec.codecs, spec.topology, spec.mesh) if one), None)
+    call, extra = spec.strategy, next((one for one in (spec.topology, spec.mesh) if one), None)
     if call.name not in STRATEGIES:
         raise unknown(text, call.at, "federated strategy", call.name, STRATEGIES)
     if extra is not None:
-        why = f"{call.name} is federated, and takes neither codecs, nor a topology, nor a mesh: omit it"
-        raise SpecError(text, extra.at, why)
+        raise SpecError(text, extra.at, f"{call.name} is federated, and takes neither a topology nor a mesh: omit it")
     settings = bind(call, STRATEGIES[call.name], "strategy", text)
+    beside = read_beside(text, call.name, spec.codecs)
     try:
         strategy = settings.strategy()
+        codec = next((codec_of(one) for name, one in beside.items() if name in CODECS), None)
+        form = replace(strategy.form, esgd=beside.get("esgd"), codec=codec)
+        strategy = replace(strategy, secure=beside.get("secagg"), noise=beside.get("dp"), form=form)
+        strategy.check_beside()
     except PlanError as error:
         raise SpecError(text, call.at, str(error)) from None
-    return strategy, written(call.name, settings), {name: getattr(settings, name) for name in settings.__match_args__}
+    all_of = {call.name: settings, **beside}
+    values = {name: getattr(one, name) for one in all_of.values() for name in one.__match_args__}
+    return strategy, " + ".join(written(name, one) for name, one in all_of.items()), values
+
+
+def read_beside(text: str, strategy: str, calls: Sequence[Call]) -> dict[str, Any]:
+    """What a SPEC adds to a federated strategy, by name."""
+    found: dict[str, Any] = {}
+    known: dict[str, type[Any]] = {**ADDITIONS, **CODECS}
+    for call in calls:
+        if call.name in WRAPPERS:
+            raise SpecError(text, call.at, f"{call.name} goes around codecs of workers, not of clients: omit it")
+        if call.name not in known:
+            raise unknown(text, call.at, f"addition to {strategy}", call.name, known)
+        if call.name in found:
+            raise SpecError(text, call.at, f"{call.name} is there twice; keep one")
+        found[call.name] = bind(call, known[call.name], "addition", text)
+    if len(codecs := [call for call in calls if call.name in CODECS]) > 1:
+        raise SpecError(text, codecs[1].at, f"{codecs[0].name} and {codecs[1].name} do not combine; keep one")
+    return found
+
+
+def codec_of(settings: Any) -> Codec:
+    """The codec of reports; refused where it would have to remember what it drops."""
+    made: Codec = settings.codec()
+    traits = made.traits
+    if traits.feedback != "none" or traits.momentum != "none" or traits.measured or traits.exact_start:
+        good = ", ".join(name for name in ("sketch", "qsgd", "terngrad", "natural", "int8", "fp16") if name in CODECS)
+        raise PlanError(
+            f"{made.name} remembers from step to step what it has dropped, and clients keep nothing between rounds: "
+            f"use one that drops nothing on average, such as {good}"
+        )
+    return made
 
 
 def read_partition(text: str) -> ClientPartition:

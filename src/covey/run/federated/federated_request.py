@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from covey.data.client_shares import divided
 from covey.engines import machine
 from covey.errors import PlanError, UnknownMetric
 from covey.federated.local_training import refuse_settings
+from covey.federated.private.private_settings import ClientPrivacy
 from covey.federated.rounds import RoundTerms
 from covey.federated.strategies import FederatedStrategy
 from covey.model import build
@@ -45,20 +46,20 @@ class FederatedRequest:
     rounds: int
     target: Target | None
     options: Options
+    privacy: ClientPrivacy | None = None  # noise, and what may be spent
 
 
 def federated_request(
     task: Task | str, strategy: str, partition: str, crowd: PopulationOptions, waits: RoundOptions, rounds: int,
-    until: str | None, given: Options,
+    until: str | None, epsilon: float | None, given: Options,
 ) -> FederatedRequest:  # fmt: skip
     """Check everything that can be checked before anything starts."""
     chosen, text, settings = read_strategy(strategy)
     division = read_partition(partition)
     seed = given.training.seed
-    population, terms = crowd.population(seed), waits.terms(crowd.clients)
-    chosen.aggregation.check(terms)
-    if chosen.buffer:
-        waits.check_without_rounds()
+    population, terms = crowd.population(seed), round_terms(chosen, waits, crowd.clients)
+    if epsilon is not None and not chosen.noise:
+        raise PlanError(f"{option('epsilon', epsilon)} is a budget for noise: add '+ dp' to the strategy")
     if until is not None:
         parse_target(until)
     check_save(given.output.save)
@@ -70,21 +71,54 @@ def federated_request(
         raise UnknownMetric(f"{option('until', target)}: the task has no evaluate=…, so only the loss can be a target")
     if given.virtual.timing_only and (until or given.output.save):
         raise PlanError(f"{option('timing_only', True)} trains nothing: omit {option('until')} and {option('save')}")
+    refuse_private(chosen, task, given.virtual.timing_only)
     data = build.data_of(task)
     if given.virtual.timing_only and crowd.clients > check_data(data):  # as if each had one batch
         samples = [torch.arange(task.batch_size)] * crowd.clients
     else:
         samples = divided(division, data, crowd.clients, seed)
     asked = {
-        "clients": crowd.clients, "rounds": rounds, "partition": partition, "per_round": terms.target,
-        "chosen": terms.goal, "enough": terms.enough, "selection": waits.selection, "reporting": waits.reporting,
+        "clients": crowd.clients, "rounds": rounds, "partition": partition, "per_round": waits.per_round,
+        "chosen": terms.goal, "enough": terms.enough, "epsilon": epsilon,
+        "selection": waits.selection, "reporting": waits.reporting,
         "availability": os.fspath(crowd.availability), "until": until,
     }  # fmt: skip
+    sizes = [len(numbers) for numbers in samples] if chosen.noise else []
+    rate = waits.per_round / crowd.clients
+    privacy = chosen.noise.planned(sizes, rate, rounds, epsilon) if chosen.noise else None
     return FederatedRequest(
         task=at_rate(task, given.training.rate), name=name, strategy=chosen, text=text,
         settings={**settings, **{key: value for key, value in asked.items() if value is not None}},
         population=population, terms=terms, samples=samples, rounds=rounds, target=target, options=given,
+        privacy=privacy,
     )  # fmt: skip
+
+
+def round_terms(chosen: FederatedStrategy, waits: RoundOptions, clients: int) -> RoundTerms:
+    """What a round needs, and how long it waits; refused where the strategy cannot do with it."""
+    terms = waits.terms(clients)
+    chosen.aggregation.check(terms)
+    if chosen.buffer:
+        waits.check_without_rounds()
+    if chosen.secure:
+        chosen.secure.check(waits.per_round if chosen.noise else terms.goal)
+    if not chosen.noise:
+        return terms
+    waits.check_by_chance()
+    return replace(terms, target=clients, goal=clients, enough=1)  # whoever is drawn counts
+
+
+def refuse_private(chosen: FederatedStrategy, task: Task, timing_only: bool) -> None:
+    """Refuse what secure sums and noise cannot do with."""
+    if timing_only and (chosen.secure or chosen.noise):
+        raise PlanError(f"{option('timing_only', True)} has no numbers to hide: omit secagg and dp")
+    if timing_only and chosen.form.words:
+        raise PlanError(f"{option('timing_only', True)} has no numbers to code: omit {chosen.form.words[0]}")
+    if chosen.noise and build.has_float_buffers(task):
+        raise PlanError(
+            "dp: the model has float buffers, such as the means of batch normalization, which noise does not cover: "
+            "use GroupNorm or LayerNorm"
+        )
 
 
 def facts(asked: FederatedRequest) -> RunFacts:

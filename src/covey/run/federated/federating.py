@@ -14,13 +14,13 @@ from covey.data.shards import Shards
 from covey.engines.virtual.guests import GuestEngine, GuestPlan
 from covey.engines.virtual.guests.guest_tally import GuestsAside
 from covey.engines.virtual.progress_watch import ProgressWatch
-from covey.federated.aggregator import Aggregator
 from covey.federated.buffering import buffering
 from covey.federated.client import visits
 from covey.federated.coordinator import FederatedService, coordinating
 from covey.federated.local_training import ClientTraining, LocalTraining, TimedTraining
 from covey.federated.messages import AGGREGATOR, COORDINATOR
-from covey.federated.pace_steering import PaceSteering
+from covey.federated.pace_steering import PaceSteering, SteadyPace
+from covey.federated.reports.report_form import EncodedTraining, ReportForm
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
@@ -32,6 +32,7 @@ from covey.observe.progress import Watcher
 from covey.observe.result import Result, conclude
 from covey.run.federated.federated_options import PopulationOptions, RoundOptions
 from covey.run.federated.federated_request import FederatedRequest, facts, federated_request
+from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, VirtualOptions, at_least_one
@@ -69,6 +70,7 @@ def federate(
     score_every: int = 1,
     seed: int = 0,
     rate: float = 1.0,
+    epsilon: float | None = None,
     timing_only: bool = False,
     save: str | os.PathLike[str] | None = None,
     command: str = "",
@@ -104,6 +106,7 @@ def federate(
         score_every: Score the model after this number of committed rounds.
         seed: The seed of weights, partition, clients and all other random numbers.
         rate: A factor on the learning rate of the task.
+        epsilon: What the run may spend of privacy, with "+ dp": it finds the noise, or ends the run when it is spent.
         timing_only: Simulate time and traffic without training.
         save: Write the model to this safetensors file.
         command: The command line to write into the result.
@@ -130,7 +133,7 @@ def federate(
     waits = RoundOptions(
         per_round=per_round, over=over, least=least, selection=selection, reporting=reporting, overlap=overlap
     )
-    asked = federated_request(task, strategy, partition, crowd, waits, rounds, until, given)
+    asked = federated_request(task, strategy, partition, crowd, waits, rounds, until, epsilon, given)
     cluster = repr(asked.population)
     with listening(given, lambda: facts(asked), asked.name, asked.task.callbacks, cluster) as listeners:
         if listeners is None:
@@ -157,14 +160,19 @@ def _train(
     judge.told = told or judge.told
     replicas, log = _replicas(asked), RoundLog(population.clients)
     steering = _steering(asked, replicas[COORDINATOR])
-    service = FederatedService(asked.rounds, asked.terms, asked.strategy.step, steering, log)
-    plan = service_plan(asked, service)
+    private = PrivateRun.of(asked)
+    form = asked.strategy.form.make(replicas[COORDINATOR].layout, seed)
+    private.form = form
+    service = FederatedService(
+        asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending
+    )
+    plan = service_plan(asked, service, private)
     score: ScoredModel | None = None
     if not given.virtual.timing_only:
         score = ScoredModel(build.model(asked.task, seed), asked.task.evaluate, False)
     guests = GuestPlan(
-        role=CLIENT, count=population.clients, visit=visits(_training(asked)), window=population.window,
-        first=partial(population.arrival, within=steering.first()),
+        role=CLIENT, count=population.clients, visit=visits(_training(asked, form), private.reporting),
+        window=population.window, first=partial(population.arrival, within=steering.first()),
     )  # fmt: skip
     watching = [ProgressWatch(given.output.watcher, judge, None)] if given.output.watcher else []
     scoring = score.score if score and asked.task.evaluate else None
@@ -178,6 +186,7 @@ def _train(
         facts(asked), judge, outcome.tallies.values(), seconds=outcome.seconds, stopped=outcome.stopped
     )
     result.participation = log.told()
+    private.tell(result, log)
     result.roles.pop(f"{CLIENT}s 0", None)  # shares of time mean nothing where many are added up
     if score:
         score.assemble(outcome.snapshots)
@@ -187,7 +196,7 @@ def _train(
     return result
 
 
-def service_plan(asked: FederatedRequest, service: FederatedService) -> Plan:
+def service_plan(asked: FederatedRequest, service: FederatedService, private: PrivateRun) -> Plan:
     """The roles of the service; clients come from outside."""
     def sizes(client: int) -> int:
         return len(asked.samples[client])
@@ -197,9 +206,8 @@ def service_plan(asked: FederatedRequest, service: FederatedService) -> Plan:
         roles: tuple[Role, ...] = (coordinator,)
     else:
         coordinator = Role(COORDINATOR, coordinating(service), trains=True, scored=True)
-        make = asked.strategy.aggregation.make
         aggregator = Role(
-            AGGREGATOR, lambda node, replica: Aggregator(node, asked.terms, make, sizes).run(), host=COORDINATOR
+            AGGREGATOR, lambda node, replica: private.aggregator(node, sizes).run(), host=COORDINATOR
         )
         roles = (coordinator, aggregator)
     return Plan(roles=roles, limits=(asked.rounds,), lockstep=False, seed=asked.options.training.seed)
@@ -223,15 +231,18 @@ def _steering(asked: FederatedRequest, replica: Replica) -> PaceSteering:
     batches = asked.strategy.local.batches(samples, task.batch_size) / population.clients
     size = replica.flat.nbytes + replica.buffers.nbytes
     needed = asked.strategy.buffer or asked.terms.goal
-    return PaceSteering(
+    steering = SteadyPace if asked.privacy else PaceSteering
+    return steering(
         population.clients, asked.terms, needed, population.visit(batches, size), population.present(0.0)
     )
 
 
-def _training(asked: FederatedRequest) -> ClientTraining:
+def _training(asked: FederatedRequest, form: ReportForm | None) -> ClientTraining:
     """What trains clients."""
     task, plan, seed = asked.task, asked.strategy.local, asked.options.training.seed
     if asked.options.virtual.timing_only:
         return TimedTraining(task, plan, [len(numbers) for numbers in asked.samples])
     module: nn.Module = build.model(task, seed)
-    return LocalTraining(task, module, build.data_of(task), plan, asked.samples, seed)
+    restrict = getattr(form, "restrict", None)
+    made = LocalTraining(task, module, build.data_of(task), plan, asked.samples, seed, restrict)
+    return EncodedTraining(made, form) if form else made

@@ -1,0 +1,114 @@
+"""A client's report as whole numbers that can be added up under masks, and what their sum says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covey.federated.local_training import LocalResult
+from covey.federated.private.private_settings import weight_of
+from covey.message import Message
+from covey.privacy.clipped_noise import ROUNDED, ClippedNoise
+from covey.privacy.randomness import Randomness
+from covey.privacy.secagg import FixedPoint
+from covey.vector import Vector
+
+LOSS = 1024.0  # a loss that is larger counts as this
+
+
+class ReportTerms(Message):
+    """(To a client) How its report becomes whole numbers; the terms of the sum come with it."""
+
+    wire_name = "federated.report_terms"
+    counted = False
+
+    most: float  # the largest number
+    cap: float  # the samples that weigh 1; 0: any number does
+    clip: float  # the largest norm of an update; 0: any
+    loss: bool  # whether the loss is added up
+
+
+class SumWithdrawal(Message):
+    """(From a client) I take no further part in this sum: my numbers are not finite, or I was asked what I refuse."""
+
+    wire_name = "federated.withdrawal"
+    counted = False
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummedReport:
+    """What the sum of reports says."""
+
+    update: Vector
+    buffers: Vector
+    samples: int
+    loss: float
+
+    def finite(self) -> bool:
+        return self.update.finite() and self.buffers.finite()
+
+
+class ReportNumbers:
+    """Update, change of buffers, weight and loss of a client, one after another, each times its weight."""
+
+    def __init__(self, terms: ReportTerms, levels: int, bits: int) -> None:
+        self.terms, self.fixed = terms, FixedPoint(terms.most, levels, bits)
+
+    def of(self, done: LocalResult, buffers: Vector) -> Tensor:
+        """The numbers of one client, who began with these buffers."""
+        weight = weight_of(done.samples, self.terms.cap)
+        # float64 before the product, so that what is rounded is rounded once
+        update = done.update.map(lambda part: part.double())
+        if self.terms.clip:
+            # rounding to levels may lengthen the vector by half a level in each number
+            most = self.terms.clip * (ROUNDED - math.sqrt(update.numel) / (2 * self.fixed.levels))
+            norm = update.norm()
+            update = update * min(1.0, most / norm if norm else 1.0)
+        pairs = zip(done.buffers.parts, buffers.parts, strict=True)
+        changed = Vector(now.double() - first.double() for now, first in pairs)
+        loss = (min(max(done.loss, -LOSS), LOSS) if math.isfinite(done.loss) else LOSS) if self.terms.loss else 0.0
+        tail = torch.tensor([1.0, loss / LOSS], dtype=torch.float64) * self.terms.most
+        return self.fixed.quantise(Vector([*update.parts, *changed.parts, tail]) * weight)
+
+    def mean(self, total: Tensor, params: Vector, buffers: Vector) -> SummedReport | None:
+        """The mean by weights of a sum; None where the weights come to nothing."""
+        update, changed, weight, loss = self._opened(total, params, buffers)
+        if weight <= 0:
+            return None
+        return SummedReport(
+            update=_like(update * (1 / weight), params), buffers=_moved(buffers, changed * (1 / weight)),
+            samples=round(weight * self.terms.cap), loss=loss / weight if self.terms.loss else math.nan,
+        )  # fmt: skip
+
+    def noisy(
+        self, total: Tensor, params: Vector, buffers: Vector, covered: ClippedNoise, randomness: Randomness,
+        samples: int,
+    ) -> SummedReport:  # fmt: skip
+        """The noisy mean of a sum of clipped updates, with the fixed denominator; its clients have so many samples."""
+        update, _, _, _ = self._opened(total, params, buffers)
+        return SummedReport(_like(covered.mean(update, randomness), params), buffers, samples, math.nan)
+
+    def _opened(self, total: Tensor, params: Vector, buffers: Vector) -> tuple[Vector, Vector, float, float]:
+        parts = [torch.empty(part.numel(), dtype=torch.float64) for part in (*params.parts, *buffers.parts)]
+        whole = self.fixed.restore(total, Vector([*parts, torch.empty(2, dtype=torch.float64)]))
+        many = len(params.parts)
+        weight, loss = (whole.parts[-1] / self.terms.most).tolist()
+        return Vector(whole.parts[:many]), Vector(whole.parts[many:-1]), weight, loss * LOSS
+
+
+def length(params: Vector, buffers: Vector) -> int:
+    """How many numbers a client adds."""
+    return params.numel + buffers.numel + 2
+
+
+def _like(exact: Vector, wanted: Vector) -> Vector:
+    return Vector(part.to(like) for part, like in zip(exact.parts, wanted.parts, strict=True))
+
+
+def _moved(buffers: Vector, change: Vector) -> Vector:
+    return Vector((part.double() + moved).to(part) for part, moved in zip(buffers.parts, change.parts, strict=True))

@@ -1,0 +1,104 @@
+"""A client's part in a secure round: keys and shares first, then training, then its numbers under masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from covey.errors import PlanError, WireError
+from covey.federated.client import SecureReporting
+from covey.federated.local_training import ClientTraining, LocalResult
+from covey.federated.messages import ComeBack, Configuration
+from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SumWithdrawal
+from covey.message import Message
+from covey.privacy.randomness import RandomnessSource
+from covey.privacy.secagg import Identity, SumClient
+from covey.privacy.secagg.messages import DeliveredShares, KeyList, SumTerms, SurvivorList, UnmaskRequest
+from covey.program import Node
+
+ASKED: tuple[type[Message], ...] = (KeyList, DeliveredShares, SurvivorList, UnmaskRequest)
+"""What the service asks for, phase by phase."""
+
+
+class SumParty(Protocol):
+    """What a client needs for secure sums beside what the server says."""
+
+    def join(self, client: int, number: int, terms: SumTerms) -> SumClient:
+        """Its part in the sum of a round; WireError where it refuses the terms."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolledParty:
+    """A client with a lasting identity.
+
+    Args:
+        identity: Of a client; a deployed client has its own only.
+        directory: The public identities of all, which must not come from the server.
+        randomness: Where its keys, seeds and shares come from.
+        least: In sums of fewer clients it takes no part.
+    """
+
+    identity: Callable[[int], Identity]
+    directory: Mapping[int, bytes]
+    randomness: RandomnessSource
+    least: int = 2
+
+    def join(self, client: int, number: int, terms: SumTerms) -> SumClient:
+        chance = self.randomness.of("client", client, number)
+        return SumClient(client, terms, self.identity(client), self.directory, least=self.least, randomness=chance)
+
+
+class SecureVisit:
+    """One client's part in one round."""
+
+    def __init__(self, node: Node, given: Configuration, training: ClientTraining, party: SumParty) -> None:
+        self.node, self.given, self.training, self.party = node, given, training, party
+        self.done: LocalResult | None = None
+
+    async def report(self) -> ComeBack:
+        """Answer the service phase by phase, until it says when to come again."""
+        node, to = self.node, self.given.sender
+        how = await node.receive(ReportTerms, sender=to)
+        terms = await node.receive(SumTerms, sender=to)
+        try:
+            mine = self.party.join(node.rank, self.given.number, terms)
+            await node.send(to, mine.advertise())
+            while True:
+                asked = await node.receive_any(*ASKED, ComeBack, sender=to)
+                if isinstance(asked, ComeBack):
+                    mine.forget()
+                    return asked
+                await node.send(to, self.answer(mine, how, asked), loan=True)
+                if isinstance(asked, KeyList):
+                    await self.train()
+        except (WireError, PlanError):
+            await node.send(to, SumWithdrawal(self.given.number))
+            return await node.receive(ComeBack, sender=to)
+
+    async def train(self) -> None:
+        work = partial(self.training.train, self.node.rank, self.given)
+        self.done = await self.node.compute(work, self.training.load(self.node.rank))
+
+    def answer(self, mine: SumClient, how: ReportTerms, asked: Message) -> Message:
+        """What this client says in a phase."""
+        match asked:
+            case KeyList():
+                return mine.share(asked)
+            case DeliveredShares():
+                if self.done is None:
+                    raise WireError("the server delivered shares before it listed keys")
+                numbers = ReportNumbers(how, mine.terms.largest, mine.terms.bits)
+                return mine.mask(asked, numbers.of(self.done, self.given.buffers))
+            case SurvivorList():
+                return mine.endorse(asked)
+            case UnmaskRequest():
+                return mine.unmask(asked)
+        raise AssertionError(f"nobody receives a {type(asked).__name__} here")
+
+
+def reporting_securely(party: SumParty) -> SecureReporting:
+    """What clients of this party do when they are chosen."""
+    return lambda node, given, training: SecureVisit(node, given, training, party).report()

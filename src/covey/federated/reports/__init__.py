@@ -1,0 +1,1 @@
+"""What of a client's update is sent?"""

@@ -1,0 +1,1 @@
+"""How does a worker compute gradients that tell little about any one sample?"""

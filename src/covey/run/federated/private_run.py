@@ -1,0 +1,106 @@
+"""How does a federated run keep secrets? Which aggregator, which clients, and what the result tells of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from covey.errors import PlanError
+from covey.federated.aggregation import MakeAggregation
+from covey.federated.aggregator import Aggregator, ShareSizes
+from covey.federated.private.noisy_mean import NoisyMean, PoissonSelection, PrivacySpending
+from covey.federated.reports.report_form import ReportForm
+from covey.federated.rounds import Selection
+from covey.observe.facts import PrivacyFacts
+from covey.observe.membership import RoundLog
+from covey.observe.result import Result
+from covey.privacy.randomness import RandomnessSource, SeededSource
+from covey.program import Node
+from covey.run.federated.federated_request import FederatedRequest
+
+
+@dataclass(slots=True)
+class PrivateRun:
+    """What of a federated run is kept secret, and from where chance comes.
+
+    Args:
+        asked: The run.
+        randomness: Of keys, masks, shares, noise, and of who is drawn; deployed runs use the operating system's.
+        spending: What rounds spend of a privacy budget.
+        party: The clients' part in secure sums.
+        form: In which reports travel.
+    """
+
+    asked: FederatedRequest
+    randomness: RandomnessSource
+    spending: PrivacySpending | None = None
+    party: Any = None
+    form: ReportForm | None = None
+
+    @staticmethod
+    def of(asked: FederatedRequest, randomness: RandomnessSource | None = None) -> PrivateRun:
+        """Of a simulated run: all chance comes from its seed."""
+        chance = randomness or SeededSource(asked.options.training.seed)
+        made = PrivateRun(asked, chance)
+        if asked.privacy:
+            made.spending = PrivacySpending(asked.privacy, asked.rounds)
+        if asked.strategy.secure:
+            made.party = _parties()(asked.population.clients, chance)
+        return made
+
+    @property
+    def select(self) -> Callable[[], Selection] | None:
+        """Makes the selection of a round."""
+        if not self.asked.privacy:
+            return None
+        terms, rate, drawn = self.asked.terms, self.asked.privacy.covered.rate, self.randomness.of("drawn")
+        return lambda: PoissonSelection(terms, rate, drawn)
+
+    @property
+    def reporting(self) -> Any:
+        """What clients do when they are chosen; None: they report what they have."""
+        if self.party is None:
+            return None
+        from covey.federated.private.secure_client import reporting_securely
+
+        return reporting_securely(self.party)
+
+    def aggregator(self, node: Node, sizes: ShareSizes) -> Aggregator:
+        """The aggregator of the run's rounds."""
+        asked, privacy = self.asked, self.asked.privacy
+        if asked.strategy.secure:
+            from covey.federated.private.secure_aggregator import SecureAggregator, SumService
+
+            service = SumService(asked.strategy.secure, self.party.directory, self.randomness, privacy)
+            return SecureAggregator(node, asked.terms, service, sizes)
+        make: MakeAggregation = asked.strategy.aggregation.make
+        if privacy:
+            make = lambda number: NoisyMean(privacy, self.randomness.of("noise", number))  # noqa: E731
+        decode = self.form.decode if self.form else None
+        return Aggregator(node, asked.terms, make, sizes, losses=privacy is None, decode=decode)
+
+    def tell(self, result: Result, log: RoundLog) -> None:
+        """Write into the result what was kept secret, and what was spent."""
+        asked = self.asked
+        if not (asked.privacy or asked.strategy.secure):
+            return
+        told = PrivacyFacts(secure_sums=asked.strategy.secure is not None, randomness=self.randomness.source)
+        if asked.privacy and self.spending:
+            covered, budget = asked.privacy.covered, self.spending.budget
+            told.noise, told.clip, told.rate, told.delta = covered.noise, covered.clip, covered.rate, budget.delta
+            told.rounds = sum(rounds for _, _, rounds in budget.spent)
+            told.epsilon = (budget.used if covered.noise else math.inf) if told.rounds else 0.0
+            told.limit = budget.epsilon if math.isfinite(budget.epsilon) else None
+            if result.stopped == "budget" and len(log.rounds) < asked.rounds and not self.spending.left:
+                result.stopped = "privacy"
+        result.privacy = told
+
+
+def _parties() -> Any:
+    try:
+        from covey.federated.private.simulated_parties import simulated_party
+    except ModuleNotFoundError as error:
+        raise PlanError(f"secagg needs {error.name}: pip install 'covey[federated]'") from None
+    return simulated_party
