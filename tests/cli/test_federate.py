@@ -59,7 +59,7 @@ def test_a_run_shows_its_rounds_and_clients(runner: CliRunner, tmp_path: Path) -
 
 def test_a_private_run_shows_what_was_spent(runner: CliRunner, tmp_path: Path) -> None:
     flags = ["--strategy", "fedavg + secagg + dp(delta=1e-3)", "--epsilon", "8", "--selection", "10s", "--no-record"]
-    given = "--clients 12 --per-round 6 --rounds 2 --json".split()
+    given = ["--clients", "12", "--per-round", "6", "--rounds", "2", "--json"]
     file = tmp_path / "result.json"
     shown = runner.invoke(app, ["federate", "simulate", "examples/digits.py", *flags, *given, str(file)])
     assert shown.exit_code == 0, shown.output
