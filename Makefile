@@ -4,7 +4,7 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full together check style types layers packages bench pages docs clean
+.PHONY: help setup run test test-full together check style types layers packages bench pages docs site clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -21,7 +21,7 @@ $(ready): pyproject.toml constraints.txt
 
 $(engines): pyproject.toml constraints.txt
 	test -x $(python) || python3 -m venv .venv
-	$(install) -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,wandb,page,federated]'
+	$(install) -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,wandb,page,federated,site]'
 	@touch $(ready) $(engines)
 
 run: setup  ## compare five strategies on the digits, with two workers
@@ -75,6 +75,9 @@ pages: setup  ## write docs/strategies.md and docs/compatibility.md from what th
 
 docs: setup  ## run every example in the docs
 	$(python) -m pytest -m 'full or not full' tests/test_docs.py
+
+site: $(engines)  ## build the documentation as a web site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict --config-file website/mkdocs.yml
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -21,7 +21,9 @@ from tests.tutorial import FENCE, follow
 from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
 GROUPS = {"clusters.md": "ray"}  # with tests/clusters/test_ray.py: two Rays at once could get in each other's way
 
 

@@ -12,6 +12,7 @@ from covey.cli import (
     calibrate,
     check_strategy,
     compare,
+    demo,
     doctor,
     federate,
     lab,
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # cli/errors.py says what went wrong
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.command)
 app.command("run")(run.command)
 app.command("simulate")(simulate.command)
 app.command("calibrate")(calibrate.command)

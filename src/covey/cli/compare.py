@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, teller
 from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, load_plugins
+from covey.engines import machine
 from covey.errors import PlanError
 from covey.target import parse_target
 
@@ -152,6 +152,8 @@ def _refuse_early(
         parse_target(until)
     json_file.check(output.json)
     json_file.check(kept.report, "--report", "report.html")
+    if engine != "simulated":
+        machine.check_processes()
     if imagined and engine != "simulated":
         raise PlanError(f"--engine {engine} runs on real machines: flags of a simulated cluster need --simulate")
     if kept.interactive and kept.report is None:
@@ -159,7 +161,7 @@ def _refuse_early(
 
 
 def _warn_of_cores(workers: int, manner: Voice) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = machine.cores()
     if workers > cores and manner != "quiet":
         typer.echo(
             f"{workers} workers share {cores} cores: times say as much about the sharing as about the strategies "

@@ -12,6 +12,7 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
+from covey.cli.tables.guide import GuideFlags, print_guide
 from covey.cli.tables.picture import picture as draw
 from covey.cli.training import load_plugins
 from covey.errors import PlanError
@@ -47,12 +48,19 @@ Picture = Annotated[
 
 @options.grouped
 def command(
-    *, name: Name = None, plugin: options.Plugins = None, picture: Picture = None, output: options.OutputFlags
+    *,
+    name: Name = None,
+    guide: GuideFlags,
+    plugin: options.Plugins = None,
+    picture: Picture = None,
+    output: options.OutputFlags,
 ) -> None:
-    """List the strategies, or tell all about one, or about a codec."""
+    """List the strategies, tell all about one or about a codec, or find three for you."""
     manner, json = output.voice, output.json
     with explained(manner):
         json_file.check(json)
+        if guide.guide or guide.answers is not None:
+            return print_guide(guide, name or (f"--picture {picture}" if picture else None), output)
         json_file.check(picture, "--picture", "strategy.svg")
         if picture is not None and name is None:
             raise PlanError(f"--picture {picture} draws one strategy: covey strategies bsp --picture {picture}")

@@ -8,8 +8,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from covey.errors import PlanError
+
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PACKAGES = ("covey", "torch", "pyzmq", "msgspec", "numpy")
+PROCESSES = ("fork", "memfd_create", "eventfd", "sched_getaffinity")  # what real roles ask of the operating system
 
 
 def describe() -> dict[str, str | int]:
@@ -17,9 +20,23 @@ def describe() -> dict[str, str | int]:
     return {
         "system": platform.system(),
         "processor": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cores": cores(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0,
     }
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processes() -> None:
+    """Refuse real processes where the operating system has not what they need."""
+    if missing := [name for name in PROCESSES if not hasattr(os, name)]:
+        raise PlanError(
+            f"real processes need Linux: {platform.system()} has no {', '.join(missing)}. What works here: "
+            "covey simulate, compare --simulate, advise, scale, strategies"
+        )
 
 
 def this_boot() -> str:

@@ -12,6 +12,7 @@ from covey import catalog
 from covey.data.partitions import Partitions
 from covey.data.shards import Shards
 from covey.data.streams import StreamShards
+from covey.engines import machine
 from covey.errors import PlanError, UnknownMetric
 from covey.faults import refusing_task
 from covey.membership import OnLoss
@@ -27,7 +28,9 @@ from covey.task import Task
 
 
 def check_place(task: Task, chosen: Strategy, given: Options) -> None:
-    """Refuse a device that this machine has not, and a compiled model where none can be."""
+    """Refuse processes and a device that this machine has not, and a compiled model where none can be."""
+    if given.engine != "simulated":
+        machine.check_processes()
     here = given.engine in ("local", "simulated")  # hosts of a cluster may have what this one has not
     if here and not given.virtual.timing_only:
         build.device(task, 0)

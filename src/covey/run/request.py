@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +76,7 @@ class Request:
 
 def threads_each(workers: int) -> int:
     """How many threads a role gets by default: the cores, shared among the workers."""
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+    return max(1, machine.cores() // workers)
 
 
 def request(

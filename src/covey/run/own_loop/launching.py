@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from covey.checkpoint import CheckpointDirectory
+from covey.engines import machine
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.entries import Engine
 from covey.engines.interrupt import Interrupt, interruptible
@@ -119,6 +120,7 @@ def launch_with(
             f"{option('engine', 'simulated')}: a script's own loop takes real time; covey simulate FILE.py:task "
             f"runs a Task in virtual time, and {option('engine', 'local')} runs the script"
         )
+    machine.check_processes()
     engine = engine_of(asked)
     if engine is None:
         refuse_ranks(", or start the script itself: its covey.join finds the other ranks")
