@@ -29,8 +29,8 @@ def test_every_flag_is_passed_on(
         "--strategy fedprox(mu=0.1) --clients 50 --per-round 5 --rounds 7 --partition labels(count=3) --over 1.5 "
         "--least 0.6 --selection 30s --reporting 2m --no-overlap --availability daily --compute 20ms "
         f"--speed-spread 0.1 --bandwidth 1gbit --uplink 1mbit --latency 9ms --link-spread 0.2 --seed 3 "
-        f"--until accuracy:0.9 --score-every 2 --epsilon 8 --timing-only --save {tmp_path}/m.safetensors --log csv:a.csv "
-        "--no-record"
+        f"--until accuracy:0.9 --score-every 2 --epsilon 8 --timing-only --save {tmp_path}/m.safetensors "
+        "--log csv:a.csv --no-record"
     )
     shown = runner.invoke(app, ["federate", "simulate", "task.py:mine", *flags.split()])
     assert shown.exit_code == 0, shown.output
