@@ -158,8 +158,9 @@ TRIED: Mapping[str, tuple[Any, ...]] = {
     "replica": (1, 2), "stage": (1, 3, 4), "microbatches": (1, 2, 3), "chunks": (1, 2),
     "cut": ("best", "4:7", "0", 4, "3"),
     "memory": ("1KB", "1MB"), "load": ("60:40", "10:90", 50), "split": ("best",),
+    "plan": ("plan.json",),
 }  # fmt: skip
-ELSEWHERE = {"shard", "zero", "expert", "tensor", "split"}  # refused with stages; tests/parallelism holds their values
+ELSEWHERE = {"shard", "zero", "expert", "tensor", "split", "plan"}  # tests/parallelism holds their values
 CUT = (
     "stage=2, cut=equal, timetable=gpipe, microbatches=3",
     "stage=2, cut=equal, timetable=pipedream, vertical=true",

@@ -80,7 +80,7 @@ def gradients(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], list[Ten
 
     async def gradient(self: TensorReplica, node: Node, clip: bool = True) -> Any:
         made = await before(self, node, clip)
-        for name, one in self.parts.shared.items():
+        for name, one in self.parts.slices.shared.items():
             found[node.step, name].append(torch.zeros_like(one) if one.grad is None else one.grad.clone())
         return made
 
@@ -187,5 +187,5 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     run(given, spec, 4, steps=3, checkpoint=str(tmp_path / "kept"), every="1ms")
     resumed, whole = run(given, spec, 4, steps=6, resume=str(tmp_path / "kept")), run(given, spec, 4, steps=6)
     assert all(torch.equal(resumed.weights[name], whole.weights[name]) for name in whole.weights)
-    with pytest.raises(CoveyError, match=r"mesh\(tensor=2, split=best\), and slices of layers stay as they are"):
+    with pytest.raises(CoveyError, match="its roles remember"):
         run(given, "bsp with mesh(replica=2, tensor=3)", 6, steps=6, resume=str(tmp_path / "kept"))

@@ -12,6 +12,7 @@ from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.parallelism.hybrid import meshed
 from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.plan.plan_file import read_layout
 from covey.spec import Call, Made, Spec, SpecError, bind, parse, unknown
 from covey.strategy import Composition, Entry, Strategy
 from covey.systems import LATER, SYSTEMS, System
@@ -55,7 +56,23 @@ def chosen(strategy: str | Spec | Any, workers: int) -> Spec:
         if name in LATER:
             raise SpecError(spec.text, spec.strategy.at, f"{name} {LATER[name]}")
         raise unknown(spec.text, spec.strategy.at, "strategy", name, [*STRATEGIES, *SYSTEMS])
+    spec = _planned(spec, workers) if spec.mesh else spec
     return replace(spec, codecs=tuple(compose.bound(call, spec.text, registry.own_name) for call in spec.codecs))
+
+
+def _planned(spec: Spec, workers: int) -> Spec:
+    """With the mesh of a saved layout instead of the name of its file; none where that has whole models."""
+    call = spec.mesh
+    assert call is not None
+    if "plan" not in call.settings:
+        return spec
+    if len(call.settings) > 1:
+        raise SpecError(spec.text, call.at, "mesh(plan=FILE) has the whole mesh from the file: omit the other settings")
+    try:
+        saved = parse(read_layout(str(call.settings["plan"]), workers).strategy)
+    except PlanError as error:
+        raise SpecError(spec.text, call.at, str(error)) from None
+    return replace(spec, mesh=saved.mesh)
 
 
 def _of_object(given: Any, workers: int) -> Spec:

@@ -14,6 +14,7 @@ from covey.parallelism.axis import EXPERT, SHARD, STAGE, TENSOR, AxisPlace, plac
 from covey.parallelism.experts.expert_roles import expert_replica
 from covey.parallelism.pipeline.stage_roles import stage_replica
 from covey.parallelism.plan.mesh import Mesh
+from covey.parallelism.sharded.part_rows import rows_of_part
 from covey.parallelism.sharded.shard_roles import shard_replica
 from covey.parallelism.tensor.tensor_roles import tensor_replica
 from covey.strategy import Role, Strategy
@@ -25,6 +26,8 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
         raise PlanError(f"{strategy.name} chooses parts of batches itself, which a cut model cannot: use bsp or ssp")
     if strategy.terms.streams:
         raise PlanError(f"{strategy.text}: a cut model's gradients do not leave while backward runs: use bucket=0")
+    if strategy.terms.undivided and mesh.members > mesh.stages:
+        raise PlanError(f"{strategy.name} {strategy.terms.undivided}: use mesh(stage=...), or asynchronous")
     sizes = {STAGE: mesh.stages, SHARD: mesh.shards, EXPERT: mesh.experts, TENSOR: mesh.tensors}
 
     def roles(workers: int, servers: int) -> list[Role]:
@@ -34,7 +37,10 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
             for at in product(*map(range, sizes.values()))
         ]
         ages = not mesh.schedule.flushes
-        return [replace(placed(role, at, ages), part=_part(mesh, at)) for role in inner for at in places]
+        return [
+            replace(placed(role, at, ages), part=partial(_built(mesh), mesh, member))
+            for role in inner for member, at in enumerate(places)
+        ]  # fmt: skip
 
     kind = "data" if mesh.stages * mesh.tensors == 1 else "model" if mesh.replica == 1 else "model + data"
     return replace(
@@ -44,11 +50,9 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
     )  # fmt: skip
 
 
-def _part(mesh: Mesh, at: tuple[AxisPlace, ...]) -> Callable[[ReplicaSpec], Replica]:
-    """What makes the replica of a role at this place."""
-    stage, shard, expert, tensor = at
-    if mesh.expert is not None:
-        return partial(expert_replica, mesh, expert.index)
-    if mesh.tensor is not None:
-        return partial(tensor_replica, mesh, tensor.index)
-    return partial(shard_replica, mesh, shard.index) if mesh.sharded else partial(stage_replica, mesh, stage.index)
+def _built(mesh: Mesh) -> Callable[[Mesh, int, ReplicaSpec], Replica]:
+    """What makes the replicas of its roles."""
+    if not (mesh.cut_in_layers or mesh.expert is not None):
+        return shard_replica if mesh.sharded else tensor_replica
+    part = stage_replica if mesh.cut_in_layers else expert_replica
+    return partial(rows_of_part, part) if mesh.shards > 1 else part

@@ -13,7 +13,20 @@ from covey.model.scored import Snapshot
 from covey.model.slots import Outline, TensorSlot
 from covey.vector import Piece, Vector, ranges
 
-WHOLE: Mapping[str, int] = {}  # every tensor is there from its first number on
+Runs = Sequence[tuple[int, int]]
+"""Of a tensor that is laid out flat: where each run of its numbers begins, and how long it is."""
+WHOLE: Mapping[str, Runs] = {}  # every tensor is there as a whole
+
+
+def rows_within(runs: Runs, first: int, stop: int) -> list[tuple[int, int]]:
+    """What lies from one number to another of those that runs say."""
+    found, at = [], 0
+    for start, size in runs:
+        begin, end = max(at, first), min(at + size, stop)
+        if begin < end:
+            found.append((start + begin - at, end - begin))
+        at += size
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +42,17 @@ class NumberSpan:
 class ParameterMap:
     """Turns what a part of the model shows of itself into a piece of the whole model."""
 
-    def __init__(
-        self, layout: Flat, whole: Outline, begin: Mapping[str, int] = WHOLE,
-        runs: Mapping[str, Sequence[tuple[int, int]]] | None = None,
-    ) -> None:  # fmt: skip
-        """Of a tensor that is not there as a whole, `begin` says with which of its numbers the part begins; or `runs`,
-        where each run of its numbers begins, and how long it is."""
-        self.begin, self.shapes = begin, {slot.name: slot.shape for slot in whole.params}
-        self.params = _spans(layout.slots, whole.params, begin, runs or {})
+    def __init__(self, layout: Flat, whole: Outline, runs: Mapping[str, Runs] = WHOLE) -> None:
+        """Of a tensor that is not there as a whole, `runs` says which of its numbers are."""
+        self.runs, self.shapes = runs, {slot.name: slot.shape for slot in whole.params}
+        self.params = _spans(layout.slots, whole.params, runs)
         self.floats = _spans(layout.buffer_slots, whole.floats)
         self.counters = tuple(whole.counters.index(name) for name in layout.others())
         self.sizes = _parts(whole.params), _parts(whole.floats)
+
+    def of_tensor(self, name: str) -> Runs:
+        """The numbers of a tensor that are there."""
+        return self.runs.get(name) or [(0, self.shapes[name].numel())]
 
     def of(self, shown: Snapshot, scored: bool) -> Snapshot:
         """The snapshot of a part as one of the whole model."""
@@ -59,15 +72,14 @@ def _parts(slots: Sequence[TensorSlot]) -> int:
 
 
 def _spans(
-    mine: Sequence[TensorSlot], whole: Sequence[TensorSlot], begin: Mapping[str, int] = WHOLE,
-    runs: Mapping[str, Sequence[tuple[int, int]]] | None = None,
-) -> list[NumberSpan]:  # fmt: skip
+    mine: Sequence[TensorSlot], whole: Sequence[TensorSlot], runs: Mapping[str, Runs] = WHOLE
+) -> list[NumberSpan]:
     """Where each tensor of a part lies there, in the order in which the whole model has them."""
     places = {slot.name: (slot.part, slot.start) for slot in whole}
     spans = []
     for slot in mine:
         (part, first), at = places[slot.name], slot.start
-        for start, size in (runs or {}).get(slot.name, [(begin.get(slot.name, 0), slot.stop - slot.start)]):
+        for start, size in runs.get(slot.name, [(0, slot.stop - slot.start)]):
             spans.append(NumberSpan(slot.part, at, (part, first + start), size))
             at += size
     return sorted(spans, key=lambda span: span.there)

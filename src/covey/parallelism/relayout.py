@@ -14,6 +14,7 @@ from covey.errors import CheckpointError
 from covey.model.replica import Replica
 from covey.model.slots import TensorSlot, read_description
 from covey.parallelism.cut_replica import CutReplica
+from covey.parallelism.parameter_map import Runs
 from covey.parallelism.pipeline.stash import STASH
 from covey.vector import Vector, ranges
 
@@ -46,7 +47,7 @@ class WholeState:
     """All that the members of one replica kept, by the names of tensors; parameters are flat."""
 
     params: Mapping[str, Tensor]
-    rows: Mapping[str, torch.Size]  # of a parameter: the shape of a row, of which members have some
+    shapes: Mapping[str, torch.Size]  # of the whole parameters
     optimizer: Mapping[str, Mapping[str, Any]]
     settings: Mapping[str, Mapping[str, Any]]  # of the optimizer's group of each parameter
     buffers: Mapping[str, Tensor]
@@ -55,9 +56,9 @@ class WholeState:
 
     @staticmethod
     def of(states: Sequence[RoleState]) -> WholeState:
-        """Members own runs of numbers of a tensor, in their order, or all of it."""
-        params: dict[str, list[Tensor]] = {}
-        rows: dict[str, torch.Size] = {}
+        """Put together: each says which numbers of a parameter it has; who does not has the next ones, or all."""
+        params: dict[str, ScatteredNumbers] = {}
+        shapes: dict[str, torch.Size] = {}
         kept: dict[str, dict[str, Any]] = {}
         settings: dict[str, Mapping[str, Any]] = {}
         buffers: dict[str, Tensor] = {}
@@ -65,9 +66,13 @@ class WholeState:
         for state in (each.replica for each in states):
             _check_whole(state)
             slots = {slot.name: slot for slot in read_description(state["layout"])}
+            runs = {name: _checked_runs(state, slot) for name, slot in slots.items()}
             for slot in slots.values():
-                rows[slot.name] = slot.shape[1:]
-                params.setdefault(slot.name, []).append(_numbers(state["params"], slot))
+                numbers = _numbers(state["params"], slot)
+                params.setdefault(slot.name, ScatteredNumbers()).add(numbers, runs[slot.name])
+                shapes.setdefault(slot.name, slot.shape)
+                if (whole := state.get("shapes", {}).get(slot.name)) is not None:
+                    shapes[slot.name] = torch.Size(int(size) for size in whole)
             for slot in read_description(state["floats"]):
                 buffers.setdefault(slot.name, _numbers(state["buffers"], slot))
             others |= state["others"]
@@ -75,10 +80,12 @@ class WholeState:
                 rest = {key: value for key, value in group.items() if key not in ("params", "param_names")}
                 for number, name in zip(group["params"], group["param_names"], strict=True):
                     settings[name] = rest
-                    _add(kept.setdefault(name, {}), state["optimizer"]["state"].get(number, {}), slots[name].shape)
+                    own = state["optimizer"]["state"].get(number, {})
+                    _add(kept.setdefault(name, {}), own, slots[name].shape, runs[name])
         first = states[0].replica
+        whole_params = {name: scattered.joined() for name, scattered in params.items()}
         return WholeState(
-            params={name: torch.cat(parts) for name, parts in params.items()}, rows=rows,
+            params=whole_params, shapes={name: _whole(shapes[name], whole_params[name]) for name in shapes},
             optimizer={name: {key: _joined(value) for key, value in found.items()} for name, found in kept.items()},
             settings=settings, buffers=buffers, others=others,
             plain={name: first[name] for name in ("seen", "optimizer_class", "heard") if name in first},
@@ -92,9 +99,9 @@ def _part(wholes: Sequence[WholeState], replica: Replica) -> dict[str, Any]:
     """What a replica would have kept that has this part of the model."""
     layout, whole, flat, floats = replica.layout, wholes[0], replica.flat.clone(), replica.buffers.clone()
     _check_model(whole, replica)
-    begin = replica.parts.whole.begin if isinstance(replica, CutReplica) else {}
+    runs = replica.parts.whole.runs if isinstance(replica, CutReplica) else {}
     for slot in layout.slots:
-        _numbers(flat, slot).copy_(_cut(whole.params[slot.name], slot, begin))
+        _numbers(flat, slot).copy_(_cut(whole.params[slot.name], runs.get(slot.name)))
     for slot in layout.buffer_slots:
         found = [one.buffers[slot.name] for one in wholes if slot.name in one.buffers]
         if len(found) < len(wholes) or any(len(one) != slot.stop - slot.start for one in found):
@@ -107,7 +114,7 @@ def _part(wholes: Sequence[WholeState], replica: Replica) -> dict[str, Any]:
         for number, name in zip(group["params"], names, strict=True):
             kept = whole.optimizer.get(name, {})
             states[number] = {
-                key: _cut(value.numbers, slots[name], begin).view(slots[name].shape).clone()
+                key: _cut(value.numbers, runs.get(name)).view(slots[name].shape).clone()
                 if isinstance(value, EachNumber) else value for key, value in kept.items()
             }  # fmt: skip
     return {
@@ -125,17 +132,71 @@ class EachNumber:
     numbers: Tensor
 
 
-def _add(kept: dict[str, Any], state: Mapping[str, Any], shape: torch.Size) -> None:
+class ScatteredNumbers:
+    """The numbers of a tensor, as members have some of them each."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Tensor, Runs | None]] = []
+
+    def add(self, numbers: Tensor, runs: Runs | None) -> None:
+        """Those that runs say, or the next ones."""
+        self.parts.append((numbers.reshape(-1), runs))
+
+    def joined(self) -> Tensor:
+        """All, each at its place; refused where one is nobody's, or somebody's twice."""
+        if all(runs is None for _, runs in self.parts):
+            return torch.cat([numbers for numbers, _ in self.parts])
+        total, at = sum(len(numbers) for numbers, _ in self.parts), 0
+        whole, there = self.parts[0][0].new_empty(total), torch.zeros(total, dtype=torch.bool)
+        for numbers, runs in self.parts:
+            for start, size in [(0, len(numbers))] if runs is None else runs:
+                if start < 0 or start + size > total:
+                    raise CheckpointError("its members' parts of a tensor do not fit together")
+            index = _index(runs or [(at, len(numbers))])
+            whole[index], there[index] = numbers, True
+            at += len(numbers)
+        if not bool(there.all()):
+            raise CheckpointError("its members' parts of a tensor do not fit together")
+        return whole
+
+
+def _index(runs: Runs) -> Tensor:
+    """The numbers that runs say, one by one."""
+    starts, sizes = (torch.tensor(each) for each in zip(*runs, strict=True))
+    before = sizes.cumsum(0) - sizes
+    return torch.repeat_interleave(starts - before, sizes) + torch.arange(int(sizes.sum()))
+
+
+def _checked_runs(state: Mapping[str, Any], slot: TensorSlot) -> Runs | None:
+    """Which numbers of a parameter a member has; None where it does not say."""
+    runs = state.get("runs", {}).get(slot.name)
+    if runs is None:
+        return None
+    if runs.dtype != torch.int64 or runs.dim() != 2 or runs.shape[1:] != (2,) or int(runs[:, 1].min()) < 1:
+        raise CheckpointError(f"it does not say which numbers of {slot.name} a member has")
+    if int(runs[:, 1].sum()) != slot.stop - slot.start:
+        raise CheckpointError(f"a member has other numbers of {slot.name} than it says")
+    return [(int(start), int(size)) for start, size in runs.tolist()]
+
+
+def _whole(shape: torch.Size, numbers: Tensor) -> torch.Size:
+    """A shape of some rows as that of all of them."""
+    if shape.numel() == len(numbers):
+        return shape
+    return torch.Size([len(numbers) // max(shape[1:].numel(), 1), *shape[1:]])
+
+
+def _add(kept: dict[str, Any], state: Mapping[str, Any], shape: torch.Size, runs: Runs | None) -> None:
     """Collect what an optimizer kept of a member's part of a parameter."""
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == shape and key != "step":
-            kept.setdefault(key, []).append(value.reshape(-1))
+            kept.setdefault(key, ScatteredNumbers()).add(value, runs)
         else:
             kept.setdefault(key, value)
 
 
 def _joined(value: Any) -> Any:
-    return EachNumber(torch.cat(value)) if isinstance(value, list) else value
+    return EachNumber(value.joined()) if isinstance(value, ScatteredNumbers) else value
 
 
 def _check_model(whole: WholeState, replica: Replica) -> None:
@@ -144,7 +205,7 @@ def _check_model(whole: WholeState, replica: Replica) -> None:
     own = replica.parts.whole.shapes if isinstance(replica, CutReplica) else {slot.name: slot.shape for slot in slots}
     for name, shape in own.items():
         numbers = whole.params.get(name)
-        if numbers is None or len(numbers) != shape.numel() or whole.rows[name] != shape[1:]:
+        if numbers is None or len(numbers) != shape.numel() or whole.shapes[name][1:] != shape[1:]:
             raise _another(name)
     if more := [name for name in whole.params if name not in own]:
         raise CheckpointError(f"the checkpoint is of another model: it has {more[0]}, which this one has not")
@@ -157,9 +218,11 @@ def _another(name: str) -> CheckpointError:
     return CheckpointError(f"the checkpoint is of another model: it has no {name} of this size")
 
 
-def _cut(numbers: Tensor, slot: TensorSlot, begin: Mapping[str, int]) -> Tensor:
-    first = begin.get(slot.name, 0)
-    return numbers[first : first + slot.stop - slot.start]
+def _cut(numbers: Tensor, runs: Runs | None) -> Tensor:
+    """A member's part of a tensor that is laid out flat; all of it without runs."""
+    if runs is None:
+        return numbers
+    return torch.cat([numbers[start : start + size] for start, size in runs])
 
 
 def _numbers(vector: Vector, slot: TensorSlot) -> Tensor:

@@ -21,7 +21,7 @@ def timetable_of(recording: Recording, replica: int = 0) -> Gantt:
         raise PlanError("this run had no pipeline: its strategy needs 'with mesh(stage=2)', or more stages")
     rows, slots = [], []
     for stage in range(mesh.stages):
-        who = f"worker {replica * mesh.stages + stage}"
+        who = f"worker {(replica * mesh.stages + stage) * (mesh.members // mesh.stages)}"
         done = [(span.begin, span.end) for span in recording.spans if span.who == who and not span.what]
         moves = list(islice(_moves(mesh, stage), len(done)))
         rows.append(MachineRow(stage, 0, tuple(moves)))

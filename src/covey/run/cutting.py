@@ -17,7 +17,7 @@ from covey.errors import PlanError
 from covey.model import build
 from covey.parallelism.chain import Chain, chain_of
 from covey.parallelism.ends import inputs_of, loss_of
-from covey.parallelism.pipeline.stage_roles import checked, micro_samples
+from covey.parallelism.pipeline.stage_roles import check_split, checked, micro_samples
 from covey.parallelism.plan.cut import best_cut, equal_cut
 from covey.parallelism.plan.measure import measure, optimizer_state
 from covey.parallelism.plan.mesh import BEST, EQUAL, Mesh
@@ -48,14 +48,17 @@ def settled(
     if not isinstance(mesh, Mesh):
         return spec, strategy
     if not mesh.cut_in_layers:
-        split_plan(mesh, task, build.model(task, deal.seed), deal)  # every role finds it again
+        if mesh.tensors > 1:
+            split_plan(mesh, task, build.model(task, deal.seed), deal)  # every role finds it again
         return spec, strategy
     repeat = 0 if counted or mesh.load else 3  # who says what its parts cost need not measure it
     chain, profile = profiled(
         task, mesh.schedule, repeat=repeat, seed=deal.seed, tied=mesh.tied, state=bool(mesh.memory)
     )
     cut = _cut(chain, profile, mesh, bandwidth)
-    checked(chain.stages(cut.after, mesh.tied), mesh)
+    stages = checked(chain.stages(cut.after, mesh.tied), mesh)
+    if mesh.tensors > 1:
+        check_split(mesh, task, chain, stages, deal)
     whole = sum(profile.compute(*part) for part in cut.parts(len(profile))) or 1.0
     shares = [100 * profile.compute(*part) / whole for part in cut.parts(len(profile))]
     load = mesh.load or ":".join(f"{max(share, 0.1):.1f}" for share in shares)

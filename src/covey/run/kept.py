@@ -85,7 +85,7 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
     from covey.parallelism.pipeline.recut import recut
 
     old, new, me = mesh_of(before), mesh_of(now), role.alias or role.address
-    if old.batches > 1 or new.batches > 1:
+    if any(mesh.batches * mesh.tensors > 1 for mesh in (old, new)):
         return _relaid(place, role, replica, old, new)
     states = [
         RoleState.read(place, Address(me.role, me.rank * old.stages + stage)) for stage in range(old.stages)
@@ -94,21 +94,18 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
 
 
 def _relaid(place: Path, role: Role, replica: Replica, old: Mesh, new: Mesh) -> RoleState:
-    """What a role goes on from where its replica's members had batches of their own, or have them now.
+    """What a role goes on from where members of its replica had parts of layers or batches of their own, or have now.
 
     A worker's batches are those of its share of the data, so the worker with the same share kept where they are.
     """
     from covey.parallelism.relayout import relaid
 
-    if old.tensors > 1 or new.tensors > 1:
-        raise CheckpointError("slices of layers stay as they are: go on with the same mesh")
     name, alias = role.address.role, role.alias or role.address
     replicas, first = [alias.rank], alias.rank * old.members
     if role.trains:
         shares = range(alias.rank * new.batches, (alias.rank + 1) * new.batches)
         replicas = sorted({share // old.batches for share in shares})
-        mine = role.address.rank // new.members * new.batches + role.address.rank % new.batches
-        first = mine // old.batches * old.members + mine % old.batches
+        first = old.first_with(new.share(role.address.rank))
     groups = [
         [RoleState.read(place, Address(name, one * old.members + member)) for member in range(old.members)]
         for one in replicas

@@ -269,9 +269,6 @@ def kept_run(
         place, run = checkpoints.checked(earlier)  # a longer run: no worker may have said goodbye yet
         past = uncut(run)
     before, now = mesh_of(run.strategy), mesh_of(written)
-    if (before.tensors, before.split) != (now.tensors, now.split):
-        had = f"mesh(tensor={before.tensors}, split={before.split})" if before.tensors > 1 else "whole layers"
-        raise CheckpointError(f"{place} is of a run with {had}, and slices of layers stay as they are: go on with that")
     cut = before.members > 1 or now.members > 1
     fixed = PLAN if run.loop or cut or rigid else ()
     if rigid and run.skipped:

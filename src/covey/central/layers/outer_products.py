@@ -187,6 +187,9 @@ async def worker(node: Node, replica: Replica, *, servers: Sequence[Address]) ->
     await store.leave()
 
 
+UNDIVIDED = "makes gradients of whole layers from the inputs and errors of one worker's batch"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OuterProducts(Unheld):
     """Asynchronous; of fully connected layers inputs and errors go to the servers where they are fewer bytes."""
@@ -203,4 +206,5 @@ class OuterProducts(Unheld):
             return workers_and_servers(workers, work, servers, tend)
 
         found = parameter_server(name, "asynchronous", keeping, {"weight": each.share, "epoch": self.epoch})
-        return replace(found, roles=roles, servers=replace(found.servers, grouped=None))
+        terms = replace(found.terms, undivided=UNDIVIDED)
+        return replace(found, roles=roles, servers=replace(found.servers, grouped=None), terms=terms)

@@ -136,6 +136,12 @@ class GossipList(Together):
             )
         return counts
 
+    def _check_step(self, sender: Address, step: int) -> None:
+        """All batches are done once for each list, and a list is made when somebody comes or goes."""
+        most = sum(self.ledger.limits) * (sum(self.seats.marks) + 2)
+        if not 0 <= step <= most:
+            raise WireError(f"{sender} says that it is at step {step}, where 0 to {most} are possible")
+
     def settle(self) -> None:
         """What all models contain cannot be lost any more."""
         for rank in range(self.node.workers):
@@ -160,6 +166,7 @@ class GossipList(Together):
         for who in self.peers:
             told[who.rank] = await node.receive(ModelContents, sender=who)
             self._checked(who, told[who.rank].counts, node.workers)
+            self._check_step(who, told[who.rank].step)
         newest = max(contents.version for contents in told.values())
         if newest < 0:
             raise all_lost(node.address)

@@ -246,6 +246,9 @@ class HogwildPlusPlus:
         )  # fmt: skip
 
 
+UNDIVIDED = "reads and writes weights that lie in one memory, and members of a divided model compute on copies of them"
+
+
 def grouped(name: str, setting: str, groups: int, workers: int) -> WorkerGroups:
     if not 1 <= groups <= workers:
         raise PlanError(f"{name}({setting}={groups}): {workers} workers can form 1 to {workers}")
@@ -265,5 +268,5 @@ def herding(
 
     return Strategy(
         name=name, settings=settings, roles=roles, description=Description(scored=scored, rate=rate, scaling=scaling),
-        terms=TaskTerms(accept=accept), taxonomy=taxonomy,
+        terms=TaskTerms(accept=accept, undivided=UNDIVIDED), taxonomy=taxonomy,
     )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from math import nan
-from typing import Any
 
-from covey.model.batches import Batch
+from covey.model.batches import Batch, BatchSource
+from covey.model.replica_spec import ReplicaSpec
 from covey.nn.routing import RoutingNotes
 from covey.parallelism.experts.token_exchange import ExpertGroup
 from covey.parallelism.sharded.shard_replica import ShardParts, ShardReplica
@@ -23,8 +23,8 @@ class ExpertReplica(ShardReplica):
     instead = "members with experts cannot give: use allreduce or bsp"
     mesh = "mesh(expert=...)"
 
-    def __init__(self, parts: ShardParts, group: ExpertGroup, *rest: Any, **more: Any) -> None:
-        super().__init__(parts, *rest, **more)
+    def __init__(self, parts: ShardParts, group: ExpertGroup, given: ReplicaSpec, batch_source: BatchSource) -> None:
+        super().__init__(parts, given, batch_source)
         self.group = group
 
     def changing(self) -> list[object]:
@@ -37,7 +37,7 @@ class ExpertReplica(ShardReplica):
     def _differentiate(self, node: Node) -> Batch:
         """(On the compute thread) Forward and backward on the own batch, then on others' tokens while they come."""
         parts, step = self.parts, node.step
-        group = [parts.batches.batch(rank, step) for rank in parts.batches.ranks(node.rank)]
+        group = self.samples(node)
         passes = [-(-samples // parts.size) for samples in group]
         own, batch = parts.batches.own(parts.rank, step), Batch(nan, 0)
         with self.group.step(node, group[parts.shard] / sum(group)):

@@ -20,12 +20,15 @@ from covey.nn.routing import RoutingNotes
 from covey.parallelism.axis import EXPERT
 from covey.parallelism.experts.expert_replica import ExpertReplica
 from covey.parallelism.experts.token_exchange import DividedExperts, ExpertGroup
-from covey.parallelism.parameter_map import ParameterMap
+from covey.parallelism.parameter_map import WHOLE, ParameterMap
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.sharded.gradient_sums import GradientSums
-from covey.parallelism.sharded.row_owners import RowOwners, rows_of
+from covey.parallelism.sharded.row_owners import RowOwners
 from covey.parallelism.sharded.shard_replica import ShardParts
+from covey.parallelism.sharded.shard_roles import own_rows, row_runs
 from covey.parallelism.sharded.working_weights import WorkingWeights
+from covey.parallelism.tensor.tensor_roles import LOOK as TENSOR_LOOK
+from covey.parallelism.tensor.tensor_roles import slices_of, split_plan
 from covey.parallelism.trace import undisturbed
 from covey.task import Task
 from covey.vector import chunk
@@ -36,36 +39,41 @@ LOOK = 2  # samples with which a model is looked at
 def expert_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> ExpertReplica:
     """What a role at this place of an expert group has of the model; a worker's also computes."""
     task, deal, module, members = given.task, given.deal, given.module, mesh.experts
+    _, shard, me, tensor = mesh.place(member)
     layers = checked(module, members)
-    whole, every = Outline.of(module), trainable([module])
-    feed = Feed(data_of(task), deal, given.who.rank, task.loading, task.batch_size, device(task, given.who.rank))
-    tokens = _token_bytes(task, module, feed) if given.trains else 0
-    group = ExpertGroup(member, members)
+    whole, rank = Outline.of(module), mesh.share(given.who.rank)
+    feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size, device(task, given.who.rank))
+    bulk = _token_bytes(task, module, feed) if given.trains else 0
+    plan = split_plan(mesh, task, module, deal, given.who.rank) if mesh.tensor is not None else None
+    group = ExpertGroup(me, members)
     for number, layer in enumerate(layers.values()):
         layer.divided = DividedExperts(layer, number, group)
-        _keep(layer, *chunk(len(layer.experts), members, member))
+        _keep(layer, *chunk(len(layer.experts), members, me))
     inside = {id(weight) for layer in layers.values() for weight in layer.experts.parameters()}
-    mine = {name: weight for name, weight in trainable([module]).items() if id(weight) in inside}
-    experts = {id(weight) for name, weight in every.items()} - {id(weight) for weight in module.parameters()} | inside
-    dense = {name: weight for name, weight in every.items() if id(weight) not in experts}
-    owners = RowOwners(dense, members, EXPERT)
-    rows = {name: nn.Parameter(part.detach().clone()) for name, part in owners.cut(dense, member).items()}
-    layout = Flat(module, instead={**rows, **mine})
-    begin = {name: first * rows_of(dense[name])[:1].numel() for name, (first, _) in owners.rows[member].items()}
+    apart = {name for name, weight in module.named_parameters() if id(weight) in inside}
     source = OwnBatches(task, module, feed) if given.trains else None
-    batches = GroupBatches(deal, members)
+    held, slices = trainable([module]), None
+    if plan is not None:
+        slices = slices_of(plan, [module], mesh.tensors, tensor)
+        held, bulk = dict(slices.held), max(bulk, slices.largest * -(-task.batch_size // TENSOR_LOOK))
+        if source is not None:
+            source.parameters = slices.parameters
+    dense = {name: weight for name, weight in held.items() if name not in apart}
+    owners = RowOwners(dense, members, EXPERT)
+    mine = {name: weight for name, weight in held.items() if name in apart}
+    layout = Flat(module, instead={**own_rows(owners, dense, me), **mine})
+    runs = slices.runs if slices else WHOLE
+    batches = GroupBatches(deal, mesh.batches)
     samples = BatchSource(samples=batches.samples, steps=batches.steps)
     parts = ShardParts(
-        shard=member, shards=members, zero=1, module=module, layout=layout, whole=ParameterMap(layout, whole, begin),
-        weights=WorkingWeights(dense, owners, layout, member, [], module),
-        sums=GradientSums(dense, owners, layout, member, [tuple(dense)]), batches=batches, source=source,
-        rank=given.who.rank, passes=task.accumulate, size=task.batch_size, bulk=max(tokens, owners.nbytes(dense)),
+        shard=me, members=[range(one, one + 1) for one in range(shard * members, (shard + 1) * members)], zero=1,
+        layout=layout, whole=ParameterMap(layout, whole, {**runs, **row_runs(owners, dense, me, runs)}),
+        weights=WorkingWeights(dense, owners, layout, me, [], module),
+        sums=GradientSums(dense, owners, layout, me, [tuple(dense)]), batches=batches, source=source,
+        rank=rank, passes=task.accumulate, size=task.batch_size, bulk=max(bulk, owners.nbytes(dense)), slices=slices,
     )  # fmt: skip
-    return ExpertReplica(
-        parts, group, task.optimizer,
-        replace(samples, own=source, begin=source.begin) if source else samples,
-        rate=task.rate, budget=given.budget, clip_norm=task.clip_norm, pace=given.pace,
-    )  # fmt: skip
+    own = replace(samples, own=source, begin=source.begin) if source else samples
+    return ExpertReplica(parts, group, given, own)
 
 
 def checked(module: nn.Module, members: int) -> dict[str, Experts]:

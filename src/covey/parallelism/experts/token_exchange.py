@@ -23,6 +23,7 @@ from covey.model.compute_shares import in_backward, in_forward
 from covey.nn.experts import Experts
 from covey.parallelism.axis import EXPERT
 from covey.parallelism.experts.expert_messages import ExpertRows, ExpertTokens
+from covey.parallelism.tensor.split_tensor import whole_value
 from covey.program import Node
 from covey.vector import Vector, chunk
 
@@ -139,7 +140,7 @@ class DividedExperts:
             self.outputs = self.mine[0](torch.zeros(1, layer.width, dtype=weight.dtype, device=weight.device)).shape[-1]
 
     def __call__(self, rows_ND: Tensor, counts: Sequence[int]) -> Tensor:
-        rows, group = len(rows_ND), self.group
+        rows, group, rows_ND = len(rows_ND), self.group, whole_value(rows_ND, "Experts")
         if group.silent:
             rows_ND, counts = rows_ND[:0], [0] * len(counts)
         each = [list(counts[first:stop]) for first, stop in self.owners]
@@ -157,7 +158,7 @@ class DividedExperts:
         made = []
         for which, expert in enumerate(self.mine):
             rows = torch.cat([parts[member * len(self.mine) + which] for member in range(len(counts))])
-            result = expert(rows) if len(rows) else rows.new_zeros(0, self.outputs)
+            result = whole_value(expert(rows), "Experts") if len(rows) else rows.new_zeros(0, self.outputs)
             made.append(result.split([of_member[which] for of_member in counts]))
         return torch.cat([made[which][member] for member in range(len(counts)) for which in several])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import Tensor
 from torch.func import functional_call
 
 from covey.data.feed import Feed
-from covey.data.shards import Shards
+from covey.data.group_batches import GroupBatches
 from covey.model.batches import backward
 from covey.model.randomness import Chance, seed_of, seed_torch
 from covey.parallelism.ends import Entrance, loss_of
 from covey.parallelism.stages import Stage
+from covey.parallelism.tensor.group import MemberGroup
+from covey.parallelism.tensor.split_tensor import whole_value
 from covey.parallelism.values import Value
 from covey.task import Task
 from covey.vector import chunk
@@ -43,19 +46,24 @@ class Microbatch:
 class Microbatches:
     """The batches of one replica, micro-batch by micro-batch, for the stages at its two ends."""
 
-    def __init__(self, task: Task, feed: Feed, deal: Shards, rank: int) -> None:
-        self.task, self.feed, self.deal, self.rank = task, feed, deal, rank
+    def __init__(self, task: Task, feed: Feed, batches: GroupBatches, rank: int) -> None:
+        self.task, self.feed, self.batches, self.rank = task, feed, batches, rank
+        self.deal = batches.deal
         self._whole: Iterator[Any] = iter(())
         self._next = -1
         self._held: tuple[Microbatch, Any] | None = None
 
+    def whole(self, step: int) -> int:
+        """Samples of the batch of a step; none where this share of the data is through with a pass."""
+        return self.batches.batch(self.rank, step)
+
     def samples(self, micro: Microbatch) -> int:
-        start, stop = chunk(self.deal.batch(self.rank, micro.step), micro.parts, micro.number)
+        start, stop = chunk(self.whole(micro.step), micro.parts, micro.number)
         return stop - start
 
     def share(self, micro: Microbatch) -> float:
         """What a micro-batch counts in its batch, whose loss is a mean over samples."""
-        return self.samples(micro) / self.deal.batch(self.rank, micro.step)
+        return self.samples(micro) / self.whole(micro.step)
 
     def batch(self, micro: Microbatch) -> Any:
         if self._held is None or self._held[0] != micro:
@@ -63,18 +71,25 @@ class Microbatches:
         return self._held[1]
 
     def _taken(self, micro: Microbatch) -> Any:
+        own = self._own(micro)
         if micro.parts > 1:
-            numbers = self.deal.indices(self.rank, micro.step)
+            numbers = self.deal.indices(self.rank, own)
             start, stop = chunk(len(numbers), micro.parts, micro.number)
             return self.feed.take(numbers[start:stop])
-        if micro.step != self._next:
-            self._whole = self.feed.start(micro.step)
-        self._next = micro.step + 1
+        if own != self._next:
+            self._whole = self.feed.start(own)
+        self._next = own + 1
         return next(self._whole)
 
     def seed(self, micro: Microbatch) -> int:
         """Of the chance inside the model: an uncut model has the same for a whole batch."""
-        return seed_of(self.deal.seed, self.rank, micro.step, micro.number if micro.parts > 1 else None)
+        return seed_of(self.deal.seed, self.rank, self._own(micro), micro.number if micro.parts > 1 else None)
+
+    def _own(self, micro: Microbatch) -> int:
+        """Which of the batches of this share of the data it is a part of."""
+        own = self.batches.own(self.rank, micro.step)
+        assert own is not None, "a micro-batch without samples is not computed"
+        return own
 
 
 @dataclass(slots=True)
@@ -99,10 +114,12 @@ class StageCompute:
     """The parts of the model that one worker has. All its methods run on the compute thread."""
 
     def __init__(
-        self, parts: Sequence[Stage], count: int, microbatches: Microbatches, ends: PipelineEnds, recompute: bool
-    ) -> None:
+        self, parts: Sequence[Stage], count: int, microbatches: Microbatches, ends: PipelineEnds, recompute: bool,
+        group: MemberGroup | None = None,
+    ) -> None:  # fmt: skip
+        """Where layers are divided among members, all of their `group` do the same moves."""
         self.parts, self.count, self.microbatches, self.ends = parts, count, microbatches, ends
-        self.recompute = recompute
+        self.recompute, self.group = recompute, group
         self.device = next(parameter.device for part in parts for parameter in part.module.parameters())
         self.chance = Chance(self.device)
         self.flights: dict[tuple[Microbatch, int], MicrobatchInFlight] = {}
@@ -122,7 +139,7 @@ class StageCompute:
         assert values is not None
         taken = _leaves([x.to(self.device) for x in values], part.takes, part.number > 0)
         before = self.chance.state() if self.recompute else None
-        with torch.set_grad_enabled(not self.recompute):
+        with torch.set_grad_enabled(not self.recompute), self._together("F", chunk):
             given = self._run(part, micro, taken, weights)
         self.flights[micro, chunk] = MicrobatchInFlight(taken, () if self.recompute else given, before, weights)
         now = self.chance.state()
@@ -133,13 +150,17 @@ class StageCompute:
         """The gradients for what the part took; those of its weights are added to what lies there."""
         part, flight = self.parts[chunk], self.flights.pop((micro, chunk))
         kept = [buffer.clone() for buffer in part.module.buffers()] if self.recompute else []
-        given = self._again(part, micro, flight) if self.recompute else flight.given
-        self._differentiate(part, micro, given, errors)
+        with self._together("B", chunk):
+            given = self._again(part, micro, flight) if self.recompute else flight.given
+            self._differentiate(part, micro, given, errors)
         with torch.no_grad():  # running means have seen the batch already, when it went forward
             for buffer, before in zip(part.module.buffers(), kept, strict=False):
                 buffer.copy_(before)
         asked = [x for x, value in zip(flight.taken, part.takes, strict=True) if value.differentiable]
         return tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in asked) if part.number else ()
+
+    def _together(self, what: str, chunk: int) -> AbstractContextManager[None]:
+        return self.group.part((what, chunk)) if self.group else nullcontext()
 
     def _differentiate(self, part: Stage, micro: Microbatch, given: Values, errors: Values | None) -> None:
         if part.number == self.count - 1:
@@ -162,7 +183,7 @@ class StageCompute:
         """The part's forward; behind the last part its loss."""
         given = part(taken) if weights is None else _with(weights, part, taken)
         if part.number < self.count - 1:
-            return given
+            return tuple(whole_value(value, "the end of a stage") for value in given)
         state = self.chance.state()
         seed_torch(self.microbatches.seed(micro))  # what the task draws before it asks its model
         batch = self.microbatches.batch(micro)

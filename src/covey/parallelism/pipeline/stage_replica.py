@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import nan
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource
 from covey.model.flat import Flat
-from covey.model.optimizers import MakeOptimizer
+from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import TensorSlot
 from covey.parallelism.axis import AGE, STAGE
 from covey.parallelism.cut_replica import CutReplica
@@ -21,8 +21,8 @@ from covey.parallelism.pipeline.stage_compute import StageCompute, Version
 from covey.parallelism.pipeline.stage_worker import FIRST, PipelinePlace, StageWorker, Told
 from covey.parallelism.pipeline.stash import STASH, Stash
 from covey.parallelism.stages import Tie
+from covey.parallelism.tensor.slices import TensorSlices
 from covey.program import Node
-from covey.settings import SchedulePace
 from covey.vector import Vector
 
 
@@ -58,9 +58,10 @@ class StageParts:
     layout: Flat
     whole: ParameterMap
     stage_compute: StageCompute | None  # of a worker
+    weights: Mapping[str, nn.Parameter]  # on which its layers compute, by their names in the whole model
     ties: Mapping[str, Tie]  # of the whole model, by the names of its parameters
-    borrowed: Mapping[str, nn.Parameter]  # those that another stage owns
     bulk: int  # bytes that go from one stage to the next for a batch
+    slices: TensorSlices | None = None  # where layers are divided, too
 
 
 class StageReplica(CutReplica):
@@ -68,23 +69,18 @@ class StageReplica(CutReplica):
 
     parts: StageParts
     instead = "a cut model cannot give: use bsp or ssp"
+    mesh = "mesh(stage=..., tensor=...)"
 
-    def __init__(
-        self, parts: StageParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
-        rate: Callable[[float], float] | None, budget: int | None, clip_norm: float | None, pace: SchedulePace | None,
-    ) -> None:  # fmt: skip
-        layout = parts.layout
-        super().__init__(
-            layout.modules[0], optimizer, batch_source,
-            rate=rate, budget=budget, clip_norm=clip_norm, pace=pace, layout=layout,
-        )  # fmt: skip
-        self.parts, self.place = parts, parts.place
+    def __init__(self, parts: StageParts, given: ReplicaSpec, batch_source: BatchSource) -> None:
+        self.owns = "slices" if parts.slices else ""  # type: ignore[misc]  # whole parameters without
+        super().__init__(parts, given, batch_source)
+        self.place = parts.place
         self._line: StageWorker | None = None
         self._stash: Stash | None = None
 
     def changing(self) -> list[object]:
-        work = self.parts.stage_compute
-        return [*super().changing(), *([work, work.microbatches] if work else [])]
+        work, slices = self.parts.stage_compute, self.parts.slices
+        return [*super().changing(), *([work, work.microbatches] if work else []), *([slices.group] if slices else [])]
 
     def enter(self, node: Node) -> None:
         self._line = None
@@ -93,8 +89,8 @@ class StageReplica(CutReplica):
 
     # -- gradients ------------------------------------------------------------------------------------------------
 
-    async def gradient(self, node: Node, clip: bool = True) -> Vector:
-        """This stage's part of the mean gradient of a batch.
+    async def computed(self, node: Node) -> Batch:
+        """Leave this stage's part of the mean gradient of a batch in `grad`.
 
         Where the timetable flushes all of it is computed at the weights as they are now; where it does not each batch
         has the version of the weights that its timetable says, forward and backward.
@@ -102,15 +98,16 @@ class StageReplica(CutReplica):
         self.compute.working.refresh()
         line = self._line = self._line or StageWorker(self.place, self._compute, node)
         self.layout.clear()
+        if slices := self.parts.slices:
+            slices.clear()
+            await slices.bring_shared(node, self.buffers)
+            slices.group.begin(node)
         await self._lend(node, line)
         await (self._flushed if self.place.schedule.flushes else self._flowing)(node, line)
         self.layout.collect()
         await self._give_back(node, line)
         loss = self._compute.mean_loss() if self.place.last else nan
-        await self.report(node, Batch(loss, self.batch_source.samples(node.rank, node.step)))
-        if clip and self.updates.clip_norm is not None:
-            return self.updates.clip_(self.grad, await self._length(node, line))
-        return self.grad
+        return Batch(loss, self._compute.microbatches.whole(node.step))
 
     async def _flushed(self, node: Node, line: StageWorker) -> None:
         for move in line.stage_schedule.step(node.step):
@@ -146,12 +143,13 @@ class StageReplica(CutReplica):
         """Bring weights that several stages use from their owner to the others: all compute on the same bits."""
         for step, tie, name in self._ties(node):
             owner, *others = tie.stages
+            weight = self.parts.weights[name]
             if self.place.stage == owner:
                 for stage in others:
-                    body = Lent(step, line.since, Vector([self._slot(name).view(self.flat)]))
+                    body = Lent(step, line.since, Vector([weight.detach()]))
                     await node.send(Address(STAGE, stage), body, priority=FIRST)
             else:
-                weight, lent = self.parts.borrowed[name], await line.take(node, Lent, owner, step)
+                lent = await line.take(node, Lent, owner, step)
                 weight.data.copy_(lent.values.parts[0].view_as(weight))
                 weight.grad = None
 
@@ -159,12 +157,14 @@ class StageReplica(CutReplica):
         """Bring the gradients of borrowed weights to their owner, which adds them in the order of stages."""
         for step, tie, name in self._ties(node):
             owner, *others = tie.stages
+            weight = self.parts.weights[name]
             if self.place.stage == owner:
-                grad = self._slot(name).view(self.grad)
                 for stage in others:
-                    grad.add_((await line.take(node, Twin, stage, step)).values.parts[0].view_as(grad).to(grad.device))
+                    theirs = (await line.take(node, Twin, stage, step)).values.parts[0]
+                    if name in self.layout.parameters:  # else another member of its tensor group owns it
+                        grad = self._slot(name).view(self.grad)
+                        grad.add_(theirs.view_as(grad).to(grad.device))
             else:
-                weight = self.parts.borrowed[name]
                 grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
                 await node.send(Address(STAGE, owner), Twin(step, line.since, Vector([grad])), priority=FIRST)
 
@@ -174,15 +174,17 @@ class StageReplica(CutReplica):
             if self.place.stage in tie.stages:
                 yield node.step * len(self.parts.ties) + number, tie, name
 
-    async def _length(self, node: Node, line: StageWorker) -> float:
-        """The norm of the whole model's gradient."""
-        mine = self.grad.norm() ** 2
+    async def square(self, node: Node, mine: float) -> float:
+        """Along the pipeline, of what those who divide the layers of a stage have together."""
+        line = self._line
+        assert line is not None, "a gradient was computed"
+        mine = await self.parts.slices.square(node, mine) if self.parts.slices else mine
         others = [stage for stage in range(self.place.stages) if stage != self.place.stage]
         for stage in others:
             await node.send(Address(STAGE, stage), Length(node.step, line.since, mine), priority=FIRST)
         squares = {stage: (await line.take(node, Length, stage, node.step)).square for stage in others}
         squares[self.place.stage] = mine
-        return sqrt(max(0.0, sum(squares[stage] for stage in sorted(squares))))
+        return sum(squares[stage] for stage in sorted(squares))
 
     def _slot(self, name: str) -> TensorSlot:
         return next(slot for slot in self.layout.slots if slot.name == name)

@@ -12,12 +12,14 @@ from covey.errors import PlanError
 from covey.parallelism.plan.schedule import Schedule
 
 BEST, EQUAL = "best", "equal"
+AXES = ("stage", "shard", "expert", "tensor")
+"""Inside a replica, the outermost first."""
 BARE = re.compile(r"[A-Za-z0-9_.:/@%*+-]+")  # what the text of a strategy has without quotes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """Replicas of the model, each cut into stages or divided into shards or experts; each of those is a worker's."""
+    """Replicas of the model, and how each is divided: among as many workers as the sizes of its axes multiply to."""
 
     replica: int | None = None
     stage: int | None = None
@@ -35,108 +37,124 @@ class Mesh:
     tied: Literal["refuse", "sum"] = "refuse"  # weights that lie in two stages
     memory: str = ""  # that a worker has, such as 2GB
     load: float | str = ""  # each part's share of the computing, in percent; measured if omitted
+    plan: str = ""  # a file of `covey search --save`, whose mesh is taken
 
     def fitted(self, workers: int) -> Mesh:
         """With all its sizes said, for this many workers; refused where they do not fit."""
-        self._check_sizes()
-        if self.tensor is not None or self.split:
-            return self._with_tensor(workers)
-        return self._in_stages(workers) if self.expert is None else self._for_experts(self.expert, workers)
-
-    def _check_sizes(self) -> None:
-        for name in ("replica", "stage", "shard", "expert", "tensor", "microbatches", "chunks"):
+        for name in ("replica", *AXES, "microbatches", "chunks"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise PlanError(f"mesh({name}={size}): at least 1 is needed")
+        sizes = self._sizes(workers)
+        replica = max(1, workers // prod(sizes.values())) if self.replica is None else self.replica
+        if replica * prod(sizes.values()) != workers:
+            raise self._misfit({"replica": replica, **sizes}, workers)
+        fitted = replace(
+            self, replica=replica, stage=sizes["stage"], shard=sizes["shard"] if self.sharded else None,
+            tensor=sizes["tensor"] if self.tensor or self.split else None,
+            split=self.split or (BEST if self.tensor else ""),
+        )  # fmt: skip
+        if not fitted.cut_in_layers:
+            self._check_no_pipeline()
+        return fitted._with_zero()._with_schedule() if fitted.cut_in_layers else fitted._with_zero()
 
-    def _in_stages(self, workers: int) -> Mesh:
-        """With stages, or with shards."""
-        replica, stage, shard = self.replica, self.stage, self.shard or 1
-        if self.zero is not None and self.shard is None:
-            shard = max(1, workers // ((replica or 1) * (stage or 1)))
-        if stage is None:
-            if replica is None and not self.sharded:
+    def _sizes(self, workers: int) -> dict[str, int]:
+        """Of the axes inside a replica; the one that is asked for without a size has the workers that are left."""
+        sizes = {name: getattr(self, name) or 1 for name in AXES}
+        left = [name for name, said in (("shard", self.zero is not None), ("tensor", self.split)) if said]
+        left = [name for name in left if getattr(self, name) is None]
+        if not (left or self.stage or self.sharded or self.expert or self.tensor):
+            if self.replica is None:
                 raise PlanError(
                     "say how the model is cut: with mesh(stage=2), mesh(shard=2), mesh(tensor=2), or "
                     "mesh(replica=2, stage=2)"
                 )
-            stage = 1 if self.sharded or replica is None else max(1, workers // replica)
-        replica = max(1, workers // (stage * shard)) if replica is None else replica
-        if replica * stage * shard != workers:
-            raise self._misfit({"replica": replica, "stage": stage, "shard": shard}, workers)
-        if self.sharded:
-            return self._sharded(replica, stage, shard)
-        traits = Schedule(name=self.timetable).traits
-        chunks, microbatches = self.chunks or traits.chunks, self.microbatches or traits.microbatches(stage)
-        if not traits.divides and microbatches != 1:
-            raise PlanError(f"{self.timetable} takes batches whole: omit microbatches, or use gpipe or 1f1b")
-        fitted = replace(self, replica=replica, stage=stage, chunks=chunks, microbatches=microbatches)
-        fitted.schedule.check((1,) * stage)
-        if chunks > 1 and stage == 1:
-            raise PlanError("interleaved goes around several stages: use mesh(stage=2), or more")
-        if self.tied == "sum" and not fitted.schedule.flushes:
-            raise PlanError(
-                f"{self.timetable} keeps different versions of weights on its stages, so tied weights are "
-                "impossible: use 1f1b or gpipe"
-            )
-        return fitted
+            left = ["stage"]
+        if len(left) > 1:
+            raise PlanError(f"mesh(zero={self.zero}, split={self.split}): say the sizes, as mesh(shard=2, tensor=2)")
+        for name in left:
+            sizes[name] = max(1, workers // (prod(sizes.values()) * (self.replica or 1)))
+        return sizes
 
     def _misfit(self, sizes: Mapping[str, int], workers: int) -> PlanError:
         replica = sizes["replica"]
         if self.zero is not None and self.shard is None:
+            need = prod(sizes.values()) // sizes["shard"]
             return PlanError(
-                f"mesh(replica={replica}, zero={self.zero}) needs a multiple of {replica} workers, not {workers}"
+                f"mesh(replica={replica}, zero={self.zero}) needs a multiple of {need} workers, not {workers}"
             )
         named = {**sizes, "replica": replica if self.replica else 1}
         shown = ", ".join(f"{name}={size}" for name, size in named.items() if size > 1 or getattr(self, name))
         inside = prod(sizes.values()) // replica
-        need = f"{replica * inside} workers" if self.replica else f"a multiple of {inside} workers"
-        return PlanError(f"mesh({shown}) needs {need}, not {workers}")
+        many = f"{replica * inside} workers" if self.replica else f"a multiple of {inside} workers"
+        return PlanError(f"mesh({shown}) needs {many}, not {workers}")
 
-    def _sharded(self, replica: int, stage: int, shard: int) -> Mesh:
+    def _check_no_pipeline(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("replica", *AXES)}
+        if self == Mesh(**sizes, split=self.split, zero=self.zero):
+            return
+        if self.tensor is not None or self.split:
+            raise PlanError("divided layers have no timetable, cut, micro-batches or memory to say: omit them")
+        what = "experts" if self.expert is not None else "shards"
+        raise PlanError(
+            f"{what} have no timetable, cut, micro-batches or memory to say: omit them; Task(accumulate=4) computes "
+            "a step in four batches"
+        )
+
+    def _with_zero(self) -> Mesh:
+        """Where members have more than rows, what is divided is ready before a step, as with zero=1."""
         if self.zero is not None and self.zero not in (1, 2, 3):
             raise PlanError(f"zero={self.zero}: 1, 2 or 3")
-        if stage > 1:
-            raise PlanError("a model is cut into stages or divided into shards, not both: use stage or shard")
-        usual = Mesh(replica=self.replica, stage=self.stage, shard=self.shard, zero=self.zero)
-        if replace(self, stage=None) != replace(usual, stage=None):
+        if not self.sharded:
+            return self
+        other = "stage" if self.stages > 1 else "expert" if self.expert is not None else ""
+        if other and (self.zero or 1) > 1:
             raise PlanError(
-                "shards have no timetable, cut, micro-batches or memory to say: omit them; Task(accumulate=4) computes "
-                "a step in four batches"
+                f"zero={self.zero} brings layers together one by one, or hands them out so, and with {other} and shard "
+                f"in one mesh all are ready before a step: use zero=1, or shard without {other}"
             )
-        return replace(self, replica=replica, stage=stage, shard=shard, zero=self.zero or 3)
+        return replace(self, zero=1 if other else self.zero or 3)
 
-    def _for_experts(self, expert: int, workers: int) -> Mesh:
-        replica = max(1, workers // expert) if self.replica is None else self.replica
-        if self.sharded or (self.stage or 1) > 1:
-            other = "shard" if self.sharded else "stage"
+    def _with_schedule(self) -> Mesh:
+        if self.expert is not None:
             raise PlanError(
-                f"expert={expert} and {other} in one mesh: members with experts have all other weights whole; use "
-                f"mesh(replica=2, expert={expert}), or {other} without expert"
+                f"expert={self.expert} and stage in one mesh: members exchange the tokens of whole batches, and stages "
+                f"compute micro-batches; use mesh(shard=2, expert={self.expert}), mesh(expert={self.expert}, "
+                "tensor=2), or stage without expert"
             )
-        if replace(self, stage=None) != Mesh(replica=self.replica, expert=expert):
+        traits = Schedule(name=self.timetable).traits
+        chunks, microbatches = self.chunks or traits.chunks, self.microbatches or traits.microbatches(self.stages)
+        if not traits.divides and microbatches != 1:
+            raise PlanError(f"{self.timetable} takes batches whole: omit microbatches, or use gpipe or 1f1b")
+        fitted = replace(self, chunks=chunks, microbatches=microbatches)
+        fitted.schedule.check((1,) * self.stages)
+        if chunks > 1 and self.stage == 1:
+            raise PlanError("interleaved goes around several stages: use mesh(stage=2), or more")
+        if not fitted.schedule.flushes and (self.tied == "sum" or fitted.shards * fitted.tensors > 1):
+            what = "tied weights are" if self.tied == "sum" else "stages that divide their weights are"
             raise PlanError(
-                "experts have no timetable, cut, micro-batches or memory to say: omit them; Task(accumulate=4) "
-                "computes a step in four batches"
+                f"{self.timetable} keeps different versions of weights on its stages, so {what} impossible: use 1f1b "
+                "or gpipe"
             )
-        if replica * expert != workers:
-            raise self._misfit({"replica": replica, "expert": expert}, workers)
-        return replace(self, replica=replica, stage=1)
+        return fitted
 
-    def _with_tensor(self, workers: int) -> Mesh:
-        """With layers divided, which have no timetable."""
-        tensor = self.tensor or max(1, workers // (self.replica or 1))
-        if (self.stage or 1) > 1 or self.sharded or self.expert is not None:
-            other = "shard" if self.sharded else "stage" if self.expert is None else "expert"
-            raise PlanError(
-                f"a mesh divides layers (tensor, split) or has {other}=..., not both: replicas go with either, as "
-                "mesh(replica=2, tensor=2)"
-            )
-        if replace(self, stage=None) != Mesh(replica=self.replica, tensor=self.tensor, split=self.split):
-            raise PlanError("divided layers have no timetable, cut, micro-batches or memory to say: omit them")
-        replica = self.replica or max(1, workers // tensor)
-        if replica * tensor != workers:
-            raise self._misfit({"replica": replica, "tensor": tensor}, workers)
-        return replace(self, replica=replica, stage=1, tensor=tensor, split=self.split or BEST)
+    def place(self, member: int) -> tuple[int, ...]:
+        """Where a member of a replica stands along each of the `AXES`."""
+        found = []
+        for size in (self.tensors, self.experts, self.shards, self.stages):
+            member, index = divmod(member, size)
+            found.append(index)
+        return tuple(reversed(found))
+
+    def share(self, worker: int) -> int:
+        """Which share of the data a worker has, of those of all replicas."""
+        replica, member = divmod(worker, self.members)
+        _, shard, expert, _ = self.place(member)
+        return (replica * self.shards + shard) * self.experts + expert
+
+    def first_with(self, share: int) -> int:
+        """The first worker that has a share of the data."""
+        replica, own = divmod(share, self.batches)
+        return replica * self.members + own * self.tensors
 
     @property
     def stages(self) -> int:
@@ -160,7 +178,7 @@ class Mesh:
     @property
     def cut_in_layers(self) -> bool:
         """Whether stages have layers of their own, be it one stage with all of them."""
-        return not self.sharded and self.expert is None and self.tensor is None
+        return self.stages > 1 or not (self.sharded or self.expert is not None or self.tensor is not None)
 
     @property
     def batches(self) -> int:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from math import nan, sqrt
-from typing import ClassVar
-
-from torch import nn
+from math import nan
 
 from covey.data.group_batches import GroupBatches
-from covey.errors import PlanError
 from covey.model.batches import Batch, BatchSource, OwnBatches
 from covey.model.compute_shares import in_backward
 from covey.model.flat import Flat
-from covey.model.optimizers import MakeOptimizer
+from covey.model.replica_spec import ReplicaSpec
 from covey.parallelism.cut_replica import CutReplica
 from covey.parallelism.parameter_map import ParameterMap
 from covey.parallelism.sharded.gradient_sums import GradientSums
 from covey.parallelism.sharded.shard_messages import GradientSquare, GroupBuffers
 from covey.parallelism.sharded.working_weights import WorkingWeights
+from covey.parallelism.tensor.slices import TensorSlices
 from covey.program import Node
-from covey.settings import SchedulePace
-from covey.vector import Vector, mean_
+from covey.vector import mean_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +28,19 @@ class ShardParts:
     """What one member has, and how it takes part."""
 
     shard: int
-    shards: int
+    members: Sequence[range]  # of the group: which of the replica's shares of the data each computes on
     zero: int
-    module: nn.Module
     layout: Flat  # of the rows that it owns
     whole: ParameterMap
     weights: WorkingWeights
     sums: GradientSums
     batches: GroupBatches
-    source: OwnBatches | None  # of a worker
+    source: OwnBatches | None  # of a worker that computes itself
     rank: int  # as the data is dealt out
     passes: int  # the most backwards of a step
     size: int  # samples of each
     bulk: int  # bytes of the largest thing that members send
+    slices: TensorSlices | None = None  # where layers are divided, too
 
 
 class ShardReplica(CutReplica):
@@ -52,38 +48,25 @@ class ShardReplica(CutReplica):
 
     parts: ShardParts
     instead = "shards cannot give: use allreduce or bsp"
-    mesh: ClassVar[str] = "mesh(shard=...)"  # what divides the model, for messages
+    mesh = "mesh(shard=...)"
+    owns = "rows"
 
-    def __init__(
-        self, parts: ShardParts, optimizer: MakeOptimizer, batch_source: BatchSource, *,
-        rate: Callable[[float], float] | None, budget: int | None, clip_norm: float | None, pace: SchedulePace | None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            parts.module, optimizer, batch_source,
-            rate=rate, budget=budget, clip_norm=clip_norm, pace=pace, layout=parts.layout,
-        )  # fmt: skip
-        if self.compute.norms:
-            raise PlanError(f"nn.SyncBatchNorm and {self.mesh}: each member has its own batch; use nn.BatchNorm")
-        if not self.elementwise:
-            raise PlanError(
-                f"{type(self.optimizer).__name__} looks at whole parameters, and members own rows of them: use an "
-                "element-wise optimizer (SGD, Adam, ...), or `sliced`, which gives whole parameters to owners"
-            )
-        self.parts = parts
-        if parts.source is not None:
-            self._follow_backward(parts.source)
-
-    def _follow_backward(self, source: OwnBatches) -> None:
-        """Hand gradients out while backward runs, if they are divided."""
-        if self.parts.zero > 1:
-            for name, parameter in self.parts.weights.parameters.items():
-                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._has_gradient(source, name))
+    def __init__(self, parts: ShardParts, given: ReplicaSpec, batch_source: BatchSource) -> None:
+        super().__init__(parts, given, batch_source)
         self._node: Node | None = None
         self._handed = 0
         self._counts = True  # whether the batch under way does
+        if parts.source is not None and parts.zero > 1:
+            self._follow_backward(parts.source)
+
+    def _follow_backward(self, source: OwnBatches) -> None:
+        """Hand gradients out while backward runs."""
+        for name, parameter in self.parts.weights.parameters.items():
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._has_gradient(source, name))
 
     def changing(self) -> list[object]:
-        return [*super().changing(), self.parts.weights, self.parts.sums]
+        parts = self.parts
+        return [*super().changing(), parts.weights, parts.sums, *([parts.slices.group] if parts.slices else [])]
 
     @property
     def needed(self) -> bool:
@@ -92,26 +75,46 @@ class ShardReplica(CutReplica):
 
     # -- gradients ------------------------------------------------------------------------------------------------
 
-    async def gradient(self, node: Node, clip: bool = True) -> Vector:
-        """This member's rows of the mean gradient over the batches of its group."""
+    async def computed(self, node: Node) -> Batch:
+        """Leave this member's rows of the mean gradient over the batches of its group in `grad`."""
         self.compute.working.refresh()
-        parts, step = self.parts, node.step
-        group = [parts.batches.batch(rank, step) for rank in parts.batches.ranks(node.rank)]
+        parts, step, group = self.parts, node.step, self.samples(node)
         mine, everybody = group[parts.shard], sum(group)
         passes = [1 if parts.zero == 1 else -(-samples // parts.size) for samples in group]
         parts.sums.begin(step, group, passes, parts.passes)
-        if parts.zero < 3:
-            await parts.weights.bring_all(node)
+        await parts.weights.bring_early(node)
         batch = Batch(nan, 0)
-        if mine or self.needed:  # who has no samples still has what the others need
-            batch = await node.compute(partial(self._differentiate, node), talks=parts.zero > 1 or self.needed)
+        if mine or (everybody and self.needed):  # who has no samples still has what the others need
+            batch = await self._locally(node)
         await self._hand_out_rest(node)
         await parts.sums.finish(node)
         await self._mean_buffers(node, group)
-        await self.report(node, Batch(batch.loss if mine else nan, everybody, mine))
-        if clip and self.updates.clip_norm is not None:
-            return self.updates.clip_(self.grad, await self._length(node))
-        return self.grad
+        return Batch(batch.loss if mine else nan, everybody, batch.seen if mine else 0)
+
+    def samples(self, node: Node) -> list[int]:
+        """Of the step's batch, that each member of the group has."""
+        batches = self.parts.batches
+        first = node.rank * batches.members
+        return [sum(batches.batch(first + one, node.step) for one in shares) for shares in self.parts.members]
+
+    async def _locally(self, node: Node) -> Batch:
+        """The gradient of this member's own batch."""
+        parts, load = self.parts, 1.0
+        if parts.slices:
+            await parts.slices.bring_shared(node, self.buffers)
+            parts.slices.group.begin(node)
+            load = parts.slices.load
+        talks = parts.zero > 1 or self.needed or parts.slices is not None
+        batch: Batch = await node.compute(partial(self._work, node), load, talks=talks)
+        return batch
+
+    def _work(self, node: Node) -> Batch:
+        """(On the compute thread) What members that divide layers do together ends with it."""
+        try:
+            return self._differentiate(node)
+        finally:
+            if self.parts.slices:
+                self.parts.slices.group.forget()
 
     def _differentiate(self, node: Node) -> Batch:
         """(On the compute thread) Forward and backward on the own batch.
@@ -166,16 +169,15 @@ class ShardReplica(CutReplica):
         if not self.buffers.parts:
             return
         parts = self.parts
-        others = [member for member in range(parts.shards) if member != parts.shard]
         if group[parts.shard]:
-            for member in others:
+            for member in self._others():
                 await node.send(parts.sums.owners.peer(member), GroupBuffers(node.step, self.buffers))
         found = {parts.shard: self.buffers.clone()}
-        for member in others:
+        for member in self._others():
             if group[member]:
                 came = await node.receive(GroupBuffers, sender=parts.sums.owners.peer(member), step=node.step)
                 found[member] = came.buffers
-        there = [found[member] for member in range(parts.shards) if group[member]]
+        there = [found[member] for member in range(len(group)) if group[member]]
         mean_(self.buffers, there, [1.0] * len(there))
 
     async def announce(self, node: Node) -> None:
@@ -184,14 +186,17 @@ class ShardReplica(CutReplica):
         if self.batch.seen:
             await super().announce(node)
 
-    async def _length(self, node: Node) -> float:
-        """The norm of the whole model's gradient."""
-        parts, mine = self.parts, self.grad.norm() ** 2
-        others = [member for member in range(parts.shards) if member != parts.shard]
-        for member in others:
+    async def square(self, node: Node, mine: float) -> float:
+        """Along the group, of what those who divide layers have together."""
+        parts = self.parts
+        mine = await parts.slices.square(node, mine) if parts.slices else mine
+        for member in self._others():
             await node.send(parts.sums.owners.peer(member), GradientSquare(node.step, mine))
         squares = {parts.shard: mine}
-        for member in others:
+        for member in self._others():
             sender = parts.sums.owners.peer(member)
             squares[member] = (await node.receive(GradientSquare, sender=sender, step=node.step)).square
-        return sqrt(max(sum(squares[member] for member in sorted(squares)), 0.0))  # NaN stays
+        return sum(squares[member] for member in sorted(squares))
+
+    def _others(self) -> list[int]:
+        return [member for member in range(len(self.parts.members)) if member != self.parts.shard]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from covey.data.feed import Feed
 from covey.data.group_batches import GroupBatches
@@ -14,55 +14,79 @@ from covey.model.build import data_of, device
 from covey.model.flat import Flat
 from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import Outline, trainable
-from covey.parallelism.parameter_map import ParameterMap
+from covey.parallelism.parameter_map import WHOLE, ParameterMap, Runs, rows_within
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.sharded.gradient_sums import GradientSums
-from covey.parallelism.sharded.layer_parameters import layers_of
+from covey.parallelism.sharded.layer_parameters import LayerParameters, layers_of
 from covey.parallelism.sharded.row_owners import RowOwners, rows_of
 from covey.parallelism.sharded.shard_replica import ShardParts, ShardReplica
 from covey.parallelism.sharded.working_weights import WorkingWeights
+from covey.parallelism.tensor.tensor_roles import LOOK, slices_of, split_plan
 
 
-def shard_replica(mesh: Mesh, shard: int, given: ReplicaSpec) -> ShardReplica:
+def shard_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> ShardReplica:
     """What a role at this place of a shard group has of the model; a worker's also computes."""
     task, deal, module, zero = given.task, given.deal, given.module, mesh.zero or 3
-    whole, parameters = Outline.of(module), trainable([module])
-    owners = RowOwners(parameters, mesh.shards)
-    owned = {name: _owned(rows) for name, rows in owners.cut(parameters, shard).items()}
-    layout = Flat(module, instead=owned)
-    begin = {
-        name: first * rows_of(parameters[name])[:1].numel() for name, (first, _) in owners.rows[shard].items()
-    }  # fmt: skip
+    _, shard, _, tensor = mesh.place(member)
+    whole, rank, layers = Outline.of(module), mesh.share(given.who.rank), layers_of(module)
     source = None
     if given.trains:
-        feed = Feed(data_of(task), deal, given.who.rank, task.loading, task.batch_size, device(task, given.who.rank))
+        feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size, device(task, given.who.rank))
         source = OwnBatches(task, module, feed)
-    layers = layers_of(module)
-    once: dict[str, int] = {}
-    for number, layer in enumerate(layers):
-        for name in layer.names:
-            once.setdefault(name, number)
-    together = [tuple(name for name in layer.names if once[name] == n) for n, layer in enumerate(layers)]
-    sums = [tuple(parameters)] if zero == 1 else [names for names in together if names]
-    weights = WorkingWeights(parameters, owners, layout, shard, layers, module)
-    batches = GroupBatches(deal, mesh.shards)
+    parameters, slices = trainable([module]), None
+    if mesh.tensor is not None:
+        slices = slices_of(split_plan(mesh, task, module, deal, given.who.rank), [module], mesh.tensors, tensor)
+        parameters = dict(slices.held)
+        if source is not None:
+            source.parameters = slices.parameters
+    owners = RowOwners(parameters, mesh.shards)
+    layout = Flat(module, instead=own_rows(owners, parameters, shard))
+    together = _together(layers, [name for name in parameters if slices is None or name not in slices.shared])
+    sums = [tuple(parameters)] if zero == 1 else _once(together, parameters)
+    weights = WorkingWeights(parameters, owners, layout, shard, together if zero == 3 else [], module)
+    batches = GroupBatches(deal, mesh.batches)
     samples = BatchSource(samples=batches.samples, steps=batches.steps)
+    bulk = slices.largest * -(-task.batch_size // LOOK) if slices else 0
     parts = ShardParts(
-        shard=shard, shards=mesh.shards, zero=zero, module=module, layout=layout,
-        whole=ParameterMap(layout, whole, begin), weights=weights,
-        sums=GradientSums(parameters, owners, layout, shard, sums), batches=batches, source=source,
-        rank=given.who.rank, passes=task.accumulate, size=task.batch_size, bulk=owners.nbytes(parameters),
+        shard=shard, members=[range(one, one + 1) for one in range(mesh.shards)], zero=zero, layout=layout,
+        whole=ParameterMap(layout, whole, row_runs(owners, parameters, shard, slices.runs if slices else WHOLE)),
+        weights=weights, sums=GradientSums(parameters, owners, layout, shard, sums), batches=batches, source=source,
+        rank=rank, passes=task.accumulate, size=task.batch_size, bulk=max(bulk, owners.nbytes(parameters)),
+        slices=slices,
     )  # fmt: skip
-    found = ShardReplica(
-        parts, task.optimizer,
-        replace(samples, own=source, begin=source.begin) if source else samples,
-        rate=task.rate, budget=given.budget, clip_norm=task.clip_norm, pace=given.pace,
-    )  # fmt: skip
-    if zero == 3 or source is None:
-        weights.let_go()
+    found = ShardReplica(parts, given, replace(samples, own=source, begin=source.begin) if source else samples)
+    weights.let_go(every=source is None)
     return found
 
 
-def _owned(rows: torch.Tensor) -> nn.Parameter:
-    """Rows with memory of their own."""
-    return nn.Parameter(rows.detach().clone())
+def own_rows(owners: RowOwners, parameters: Mapping[str, Tensor], member: int) -> dict[str, nn.Parameter]:
+    """A member's rows of parameters, with memory of their own."""
+    return {name: nn.Parameter(rows.detach().clone()) for name, rows in owners.cut(parameters, member).items()}
+
+
+def row_runs(
+    owners: RowOwners, parameters: Mapping[str, Tensor], member: int, runs: Mapping[str, Runs] = WHOLE
+) -> dict[str, Runs]:
+    """Where a member's rows lie in the whole parameters, of which these may be parts that `runs` say."""
+    found: dict[str, Runs] = {}
+    for name, (first, stop) in owners.rows[member].items():
+        row = rows_of(parameters[name])[:1].numel()
+        found[name] = rows_within(runs.get(name) or [(0, parameters[name].numel())], first * row, stop * row)
+    return found
+
+
+def _together(layers: list[LayerParameters], names: list[str]) -> list[LayerParameters]:
+    """The layers with these parameters only."""
+    known = set(names)
+    kept = [LayerParameters(one.module, tuple(name for name in one.names if name in known)) for one in layers]
+    return [one for one in kept if one.names]
+
+
+def _once(layers: list[LayerParameters], parameters: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+    """Each parameter with the first layer that has it; those of no layer are the last."""
+    seen: set[str] = set()
+    found = []
+    for layer in layers:
+        found.append(tuple(name for name in layer.names if name not in seen))
+        seen.update(layer.names)
+    return [names for names in [*found, tuple(name for name in parameters if name not in seen)] if names]

@@ -24,7 +24,7 @@ from covey.program import Node
 from covey.vector import Vector
 
 TURNS = 1 << 20  # more exchanges than one step can have
-ALL = -1  # layers
+EARLY = -1  # no layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,39 +62,50 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
 
 
 class WorkingWeights:
-    """Brings parameters together before they are used: all before a step, or each layer's when its turn comes."""
+    """Brings parameters together before they are used: before a step, or each layer's when its turn comes."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], owners: RowOwners, layout: Flat, me: int,
         layers: Sequence[LayerParameters], root: nn.Module,
     ) -> None:  # fmt: skip
+        """What is in no layer is brought together before a step."""
         self.parameters, self.owners, self.layout, self.me, self.layers = parameters, owners, layout, me, layers
         self.root = root
         self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self.layer_of = {name: number for number, layer in enumerate(layers) for name in layer.names}
+        self.early = [name for name in parameters if name not in self.layer_of]
         self._names: dict[int, str] = {}  # of those that are there, by where their numbers lie
         self._versions: dict[str, int] = {}  # of those that are there, as they were brought
         self._brought: dict[int, list[str]] = {}  # what the forward of each layer has brought itself
         self._node: Node | None = None
         self._turn = 0
 
-    def let_go(self) -> None:
-        """Keep no parameter but the own rows; what is used before it is brought together is not a number."""
-        for name in self.parameters:
+    def let_go(self, every: bool = False) -> None:
+        """Keep no parameter of a layer but the own rows, or `every` one: what is used then is not a number."""
+        for name in self.parameters if every else self.layer_of:
             self._drop(name)
 
-    # -- all before a step --------------------------------------------------------------------------------------------
+    # -- before a step ------------------------------------------------------------------------------------------------
 
-    async def bring_all(self, node: Node) -> None:
-        """Everybody's rows of everything."""
-        rows = self.owners.rows_in(self.layout.seen, self.me)
+    async def bring_early(self, node: Node) -> None:
+        """Everybody's rows of what no layer brings together."""
+        if not self.early:
+            return
+        step = node.step * TURNS if self.layer_of else node.step
+        mine = self.owners.views(self.layout.seen, self.me)
+        rows = Vector(mine[name].view(-1) for name in self._early_of(self.me))
+        rows = rows if self.layer_of else self.owners.rows_in(self.layout.seen, self.me)  # all, in one piece
         for member in self._others():
-            await node.send(self.owners.peer(member), ParameterRows(node.step, ALL, rows))
-        self._fill(self.me, self.owners.views(self.layout.seen, self.me))
+            await node.send(self.owners.peer(member), ParameterRows(step, EARLY, rows))
+        self._fill(self.me, {name: mine[name] for name in self._early_of(self.me)})
         for member in self._others():
-            came = await node.receive(ParameterRows, sender=self.owners.peer(member), step=node.step)
-            self._fill(member, self.owners.views(came.rows, member))
-        self._versions = {name: parameter._version for name, parameter in self.parameters.items()}
+            came = (await node.receive(ParameterRows, sender=self.owners.peer(member), step=step)).rows
+            some = zip(self._early_of(member), came.parts, strict=False)
+            self._fill(member, dict(some) if self.layer_of else self.owners.views(came, member))
+        self._versions = {name: self.parameters[name]._version for name in self.early}
+
+    def _early_of(self, member: int) -> list[str]:
+        return [name for name in self.early if name in self.owners.rows[member]]
 
     def check_unchanged(self) -> None:
         """Refuse a model that writes into its parameters while it computes: only copies of others' rows change."""
@@ -116,7 +127,7 @@ class WorkingWeights:
     @contextmanager
     def one_by_one(self, node: Node) -> Iterator[None]:
         """(On the compute thread) Meanwhile a layer's parameters are there only while they are used."""
-        self._node, self._turn = node, 0
+        self._node, self._turn = node, 1 if self.early else 0
         with self._hooked(), self._watched():
             try:
                 with saved_tensors_hooks(self._pack, self._unpack):
@@ -212,7 +223,8 @@ class WorkingWeights:
 
     def drop_after_backward(self, name: str) -> None:
         """(In backward) This parameter has its gradient, and nobody needs it any more."""
-        self._drop(name)
+        if name in self.layer_of:
+            self._drop(name)
 
     def _pack(self, tensor: Tensor) -> Tensor | SavedView:
         if tensor.layout is not torch.strided or (name := self._names.get(_place(tensor))) is None:

@@ -58,11 +58,11 @@ BY: Mapping[type[nn.Module], Callable[[nn.Module, Any, bool], SplitKind | None]]
 """By what a layer is best divided, when its forward is given this; a `tied` one has weights of another layer."""
 
 
-def layer_kinds(module: nn.Module, split: str, members: int) -> dict[str, SplitKind] | None:
+def layer_kinds(named: Mapping[str, nn.Module], split: str, members: int) -> dict[str, SplitKind] | None:
     """The layers that are named, each with its kind; None where the best is to be found."""
     if split == "best":
         return None
-    layers = {name: layer for name, layer in module.named_modules() if type(layer) in KINDS}
+    layers = {name: layer for name, layer in named.items() if type(layer) in KINDS}
     found: dict[str, SplitKind] = {}
     for word in () if split == "none" else split.split():
         pattern, _, kind = word.rpartition(":")

@@ -12,7 +12,8 @@ value is whole. So each of the four ways between the two has its counterpart in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -43,13 +44,16 @@ class MemberNumbers(Message):
 
 def lost_gradient() -> PlanError:
     return PlanError(
-        "a torch.autograd.Function is given a value that mesh(tensor=...) divides, and would lose its gradient: leave "
-        "the layer that makes the value whole, with split="
+        "a torch.autograd.Function is given a value that mesh(tensor=...) divides, or makes one, and would lose its "
+        "gradient: leave the layer that makes the value whole, with split=, or use use_reentrant=False in an "
+        "activation checkpoint"
     )
 
 
 class TensorGroup:
     """The members that divide the layers of one model, as one of them sees it; alone it has everything."""
+
+    plans = False  # whether it only stands in for one
 
     def __init__(self, members: int, rules: Mapping[str, Rule], me: int = 0) -> None:
         self.members, self.me, self.rules = members, me, rules
@@ -171,11 +175,24 @@ class MemberGroup(TensorGroup):
         self.turns = turns  # exchanges of a step, as far as known
         self._node: Node | None = None
         self._turn = 0
+        self._part: tuple[int, int] | None = None  # of a step: its first exchange, and how many it had before
+        self._counts: dict[Hashable, int] = {}
 
     def begin(self, node: Node) -> None:
         """A step."""
         self.forget()
         self._node, self.turns, self._turn = node, self._turn or self.turns, 0
+
+    @contextmanager
+    def part(self, which: Hashable) -> Iterator[None]:
+        """Meanwhile a part of a step is computed by itself, such as the forward of a micro-batch."""
+        first = self._turn
+        self._part = first, self._counts.get(which, 1)
+        try:
+            yield
+        finally:
+            self._counts[which], self._part = self._turn - first, None
+            self.forget()
 
     def everybodys(self, mine: Tensor) -> list[Tensor]:
         came = self._exchanged({member: mine for member in range(self.members) if member != self.me})
@@ -194,10 +211,16 @@ class MemberGroup(TensorGroup):
         node, turn = self._node, self._turn
         assert node is not None, "a divided value is used outside of a step"
         self._turn += 1
-        share = min(1.0, self._turn / (self.turns + 1))
-        progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
         flat = {member: mine.detach().contiguous().view(-1) for member, mine in given.items()}
-        return node.consult(self._exchange(node, flat, node.step * TURNS + turn), progress)
+        return node.consult(self._exchange(node, flat, node.step * TURNS + turn), self._progress())
+
+    def _progress(self) -> float:
+        """How much of the work under way is done, as far as exchanges tell."""
+        if self._part is not None:
+            first, count = self._part
+            return min(1.0, (self._turn - first) / (count + 1))
+        share = min(1.0, self._turn / (self.turns + 1))
+        return in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
 
     async def _exchange(self, node: Node, given: Mapping[int, Tensor], number: int) -> dict[int, Tensor]:
         for member, mine in given.items():

@@ -8,7 +8,7 @@ a value would have to be brought together, its layer is left whole, unless it ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class SplitPlan:
 
 class TrialGroup(TensorGroup):
     """Stands in for a group while its model is planned: it has all numbers, and notes what a group would do."""
+
+    plans = True
 
     def __init__(self, members: int) -> None:
         super().__init__(members, RULES)
@@ -86,11 +88,15 @@ class TrialGroup(TensorGroup):
 class SplitPlanner:
     """Finds the plan of one model for so many members."""
 
-    def __init__(self, module: nn.Module, members: int, split: str) -> None:
-        self.module, self.members, self.split = module, members, split
-        self.wanted = layer_kinds(module, split, members)  # None: as found best
-        self.layers = {name: layer for name, layer in module.named_modules() if type(layer) in BY}
-        self.places = ParameterPlaces(module)
+    def __init__(
+        self, modules: Sequence[nn.Module], members: int, split: str, called: Mapping[str, str] | None = None
+    ) -> None:
+        """Of a model, or of its stages; parameters are `called` as in the whole."""
+        self.modules, self.members, self.split = modules, members, split
+        self.named = {name: layer for module in modules for name, layer in module.named_modules()}
+        self.wanted = layer_kinds(self.named, split, members)  # None: as found best
+        self.layers = {name: layer for name, layer in self.named.items() if type(layer) in BY}
+        self.places = ParameterPlaces(*modules, called=called)
         self.blocks: dict[str, Blocks] = {}  # of parameters that are not dealt out number by number
         self.whole: dict[str, str] = {}  # layers that stay whole, and why
         self._passed: dict[str, SplitLayout] = {}  # as the pass under way divides them
@@ -113,14 +119,16 @@ class SplitPlanner:
     def _tried(self, run: Callable[[], object]) -> TrialGroup:
         group = TrialGroup(self.members)
         self._passed, self._kinds = {}, {}
-        with self._hooked(group), undisturbed(self.module), torch.no_grad():
+        with ExitStack() as around, self._hooked(group), torch.no_grad():
+            for module in self.modules:
+                around.enter_context(undisturbed(module))
             run()
         return group
 
     @contextmanager
     def _hooked(self, group: TrialGroup) -> Iterator[None]:
         handles = []
-        for name, module in self.module.named_modules():
+        for name, module in self.named.items():
             handles.append(module.register_forward_pre_hook(lambda _, given, name=name: self._come(group, name, given)))
             handles.append(module.register_forward_hook(lambda *_: self._leave_module(group), always_call=True))
         try:
@@ -218,7 +226,7 @@ class SplitPlanner:
         seen = "; ".join(f"{name}: {why}" for name, why in list(self.whole.items())[:5])
         more = f"{seen}. " if seen else f"its layers are {', '.join(self.layers) or 'none that can be divided'}. "
         return (
-            f"mesh(tensor={self.members}) finds nothing to divide in {type(self.module).__name__}: {more}"
+            f"mesh(tensor={self.members}) finds nothing to divide in {type(self.modules[0]).__name__}: {more}"
             "Use fewer members, say which layers with split=, or use mesh(shard=...), which divides any model"
         )
 
@@ -226,14 +234,17 @@ class SplitPlanner:
 class ParameterPlaces:
     """Where each parameter stands in a model; another tensor can take its place."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.parameters = dict(module.named_parameters())  # tied ones once, by the first of their names
+    def __init__(self, *modules: nn.Module, called: Mapping[str, str] | None = None) -> None:
+        self.parameters: dict[str, nn.Parameter] = {}  # tied ones once, by the first of their names
+        for module in modules:
+            for name, parameter in module.named_parameters():
+                self.parameters.setdefault(name if called is None else called[name], parameter)
         names = {id(parameter): name for name, parameter in self.parameters.items()}
         self.at: dict[str, list[tuple[nn.Module, str]]] = {}
-        for inner in module.modules():
-            for key, parameter in inner._parameters.items():
-                if parameter is not None:
-                    self.at.setdefault(names[id(parameter)], []).append((inner, key))
+        for inner in {id(inner): inner for module in modules for inner in module.modules()}.values():
+            for key, own in inner._parameters.items():
+                if own is not None:
+                    self.at.setdefault(names[id(own)], []).append((inner, key))
         self._called = {(id(inner), key): name for name, places in self.at.items() for inner, key in places}
 
     def called(self, module: nn.Module, key: str) -> str:

@@ -7,7 +7,8 @@ there is no rule the slices are brought together first: always right, and told t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class SplitTensor(Tensor):
     local: Tensor
     divided: SplitLayout
     group: TensorGroup
+    made_in: FrameType | None  # the call of a torch.autograd.Function, while a model is planned
 
     @staticmethod
     def __new__(cls, local: Tensor, divided: SplitLayout, group: TensorGroup) -> SplitTensor:
@@ -51,6 +53,7 @@ class SplitTensor(Tensor):
             cls, sizes, dtype=local.dtype, device=local.device, requires_grad=False
         )
         self.local, self.divided, self.group = local, divided, group
+        self.made_in = _function_call() if group.plans else None
         return self
 
     @property
@@ -77,10 +80,8 @@ class SplitTensor(Tensor):
             return getattr(args[0].local, name)
         if name == "data":
             return SplitTensor(args[0].local.data, args[0].divided, args[0].group)
-        if not torch.is_grad_enabled() and _in_function():
-            for value in pytree.tree_leaves((args, kwargs)):
-                if isinstance(value, SplitTensor):
-                    value.group.unseen(value.divided)
+        if not torch.is_grad_enabled():
+            _check_seen([value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, SplitTensor)])
         if (rule := _first(args, kwargs).group.rules.get(name)) is not None:
             try:
                 return rule(name, func, args, kwargs)
@@ -100,20 +101,41 @@ class SplitTensor(Tensor):
         return f"SplitTensor({tuple(self.shape)}, {self.divided})"
 
 
+def whole_value(value: Tensor, why: str) -> Tensor:
+    """All of a value, divided or not."""
+    return value.whole(why) if isinstance(value, SplitTensor) else value
+
+
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
-def _in_function() -> bool:
-    """Whether a torch.autograd.Function computes that was given a divided value: autograd does not see its slices.
+def _check_seen(values: Sequence[SplitTensor]) -> None:
+    """Tell the group of values whose slices autograd does not see: a torch.autograd.Function was given them, or it has
+    made them, as an activation checkpoint with use_reentrant=True does."""
+    given = _in_function()
+    for value in values:
+        if given or (value.made_in is not None and value.made_in not in _calls()):
+            value.group.unseen(value.divided)
 
-    By the frames under way: `apply` asks no tensor, and people keep it under other names.
-    """
-    frame = sys._getframe(1)
+
+def _in_function() -> bool:
+    """Whether a torch.autograd.Function computes that was given a divided value."""
+    return any(isinstance(one, SplitTensor) for call in _calls() for one in call.f_locals["args"])
+
+
+def _function_call() -> FrameType | None:
+    """The innermost one under way."""
+    return next(_calls(), None)
+
+
+def _calls() -> Iterator[FrameType]:
+    """Of torch.autograd.Functions under way, by their frames: `apply` asks no tensor, and people keep it under other
+    names."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _APPLY and any(isinstance(one, SplitTensor) for one in frame.f_locals["args"]):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+        if frame.f_code is _APPLY:
+            yield frame
+        frame = frame.f_back
 
 
 def _on_whole(name: str, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
