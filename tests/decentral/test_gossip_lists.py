@@ -88,8 +88,15 @@ def test_all_batches_of_a_run_may_be_of_one_worker() -> None:
     assert mine.counts == [0, 3 * LIMIT, 0]
 
 
-@pytest.mark.parametrize("counts", [(0, 0), (0, 0, 3 * LIMIT + 1)])
-def test_who_tells_impossible_numbers_when_all_meet_is_refused(counts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("counts", "step", "said"),
+    [
+        ((0, 0), 0, "worker 1 sent"), ((0, 0, 3 * LIMIT + 1), 0, "worker 1 sent"),
+        ((0, 0, 0), 1 << 60, "worker 1 says that it is at step .* where 0 to 45 are possible"),
+        ((0, 0, 0), -1, "worker 1 says that it is at step -1"),
+    ],
+)  # fmt: skip
+def test_who_tells_impossible_numbers_when_all_meet_is_refused(counts: tuple[int, ...], step: int, said: str) -> None:
     mine = listed(workers=3)
     mine.ended = set()
     mine.seats.marks = 0, 0, 1
@@ -97,8 +104,8 @@ def test_who_tells_impossible_numbers_when_all_meet_is_refused(counts: tuple[int
     async def broadcast(whom: Any, message: Any) -> None: ...
 
     async def receive(kind: Any, sender: Address) -> Any:
-        return ModelContents(0, counts, 0)
+        return ModelContents(0, counts, step)
 
     mine.node.broadcast, mine.node.receive = broadcast, receive  # type: ignore[assignment]
-    with pytest.raises(WireError, match="worker 1 sent"):
+    with pytest.raises(WireError, match=said):
         mine._catch_up({}).send(None)

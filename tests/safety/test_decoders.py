@@ -42,6 +42,7 @@ ELSEWHERE = {
     "run/own_loop/keeping.py": "what a checkpoint keeps of a loop: test_keeping",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",
+    "parallelism/plan/plan_file.py": "files: tests/parallelism/test_saved_layouts.py",
     "compare/finished_runs.py": "files: tests/compare",
     "exchange/kernels/gpu_choosing.py": "bits of a number of its own",
     "engines/process/role/op_profiler.py": "a file that torch has just written here: tests/real/test_profile.py",

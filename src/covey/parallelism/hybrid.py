@@ -26,8 +26,8 @@ def meshed(strategy: Strategy, mesh: Mesh) -> Strategy:
         raise PlanError(f"{strategy.name} chooses parts of batches itself, which a cut model cannot: use bsp or ssp")
     if strategy.terms.streams:
         raise PlanError(f"{strategy.text}: a cut model's gradients do not leave while backward runs: use bucket=0")
-    if strategy.terms.undivided and mesh.members > mesh.stages:
-        raise PlanError(f"{strategy.name} {strategy.terms.undivided}: use mesh(stage=...), or asynchronous")
+    if strategy.terms.undivided and mesh.expert is not None:
+        raise PlanError(f"{strategy.name} {strategy.terms.undivided}: use asynchronous, or mesh(tensor=...)")
     sizes = {STAGE: mesh.stages, SHARD: mesh.shards, EXPERT: mesh.experts, TENSOR: mesh.tensors}
 
     def roles(workers: int, servers: int) -> list[Role]:

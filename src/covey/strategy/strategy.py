@@ -62,7 +62,7 @@ class TaskTerms:
         parts: The number of parts in which a batch is computed.
         chooses: Whether it says itself which samples a gradient is of, which a loop of the user's own cannot give.
         streams: Whether gradients leave while backward runs, which a cut model cannot do.
-        undivided: Why members of a mesh cannot divide parameters with it (stages work); empty where they can.
+        undivided: Why members of a mesh cannot divide experts with it; empty where they can.
 
     >>> covey.TaskTerms(clips="each update").parts
     1

@@ -187,7 +187,7 @@ async def worker(node: Node, replica: Replica, *, servers: Sequence[Address]) ->
     await store.leave()
 
 
-UNDIVIDED = "makes gradients of whole layers from the inputs and errors of one worker's batch"
+UNDIVIDED = "makes gradients of the inputs and errors of its own batch, and experts compute tokens of other members"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -246,7 +246,7 @@ class HogwildPlusPlus:
         )  # fmt: skip
 
 
-UNDIVIDED = "reads and writes weights that lie in one memory, and members of a divided model compute on copies of them"
+UNDIVIDED = "changes weights in one memory while a step computes, and experts compute the tokens of several members"
 
 
 def grouped(name: str, setting: str, groups: int, workers: int) -> WorkerGroups:
