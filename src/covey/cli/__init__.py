@@ -32,7 +32,6 @@ app = typer.Typer(
     name="covey",
     help="Train a PyTorch model on many workers, with any distributed strategy, by changing one word.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # cli/errors.py says what went wrong
     context_settings={"help_option_names": ["-h", "--help"]},
 )

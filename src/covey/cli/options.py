@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -11,24 +11,27 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from covey.cli.tables import completion
 from covey.engines import entries as engines
 from covey.errors import PlanError
 
 Voice = Literal["quiet", "normal", "verbose"]
+Offered = Callable[[str], Iterator[str]]
 
 RUN, BUDGET, KEEP, HOSTS, OUTPUT = "What to run", "When to stop", "What to keep", "Many hosts", "Output"
 
 
-def flag(name: str, metavar: str, help: str, panel: str, least: int | None = None) -> Any:
-    """An option as the help page shows it; one without a value has an empty metavar."""
-    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, min=least)
+def flag(
+    name: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None
+) -> Any:
+    """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key."""
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered)
 
 
 Task = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and the name of its covey.Task.")]
 
-Strategy = Annotated[
-    str, flag("--strategy", "SPEC", "How the workers train together, such as bsp or 'ssp(bound=3)'.", RUN)
-]
+_TOGETHER = "How the workers train together, such as bsp or 'ssp(bound=3)'."
+Strategy = Annotated[str, flag("--strategy", "SPEC", _TOGETHER, RUN, offered=completion.specs)]
 Plugins = Annotated[
     list[Path] | None, flag("--plugin", "FILE", "A file that registers strategies, codecs or engines of yours.", RUN)
 ]
@@ -42,9 +45,8 @@ Servers = Annotated[
 Replicas = Annotated[
     int, flag("--replicas", "R", "How many copies of each server's parameters there are: 1 to 3.", RUN, least=1)
 ]
-Engine = Annotated[
-    str, flag("--engine", "ENGINE", f"Where it runs: {', '.join(engines.names())}, or one of yours.", RUN)
-]
+_WHERE = f"Where it runs: {', '.join(engines.names())}, or one of yours."
+Engine = Annotated[str, flag("--engine", "ENGINE", _WHERE, RUN, offered=completion.engines)]
 Seed = Annotated[int, flag("--seed", "SEED", "The seed of all random numbers.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
 LinkRate = Annotated[str | None, flag("--link-rate", "RATE", "Limit each link to this rate, such as 50mbit.", RUN)]

@@ -12,6 +12,7 @@ import typer
 
 from covey.cli import json_file, options
 from covey.cli.errors import explained
+from covey.cli.tables import completion
 from covey.cli.tables.guide import GuideFlags, print_guide
 from covey.cli.tables.picture import picture as draw
 from covey.cli.training import load_plugins
@@ -37,8 +38,12 @@ LOSSES = {
 }
 
 Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="One of them, a SPEC such as 'ssp(bound=2)', or a codec.")
-]
+    str | None,
+    typer.Argument(
+        metavar="[NAME]", autocompletion=completion.specs,
+        help="One of them, a SPEC such as 'ssp(bound=2)', or a codec.",
+    ),
+]  # fmt: skip
 
 
 Picture = Annotated[
