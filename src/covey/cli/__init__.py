@@ -15,6 +15,7 @@ from covey.cli import (
     demo,
     doctor,
     federate,
+    jobs,
     lab,
     launch,
     run,
@@ -52,6 +53,7 @@ app.command("doctor")(doctor.command)
 app.command("page")(page.command)
 app.add_typer(federate.app, name="federate")
 app.add_typer(runs.app, name="runs")
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(lab.app, name="lab")
 
 

@@ -1,0 +1,67 @@
+"""covey jobs submit: add a job to a queue, or hand it to SLURM or Kubernetes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from covey.cli import json_file, options
+from covey.cli.errors import explained
+from covey.cli.jobs.queue import Folder, folder_of
+from covey.cli.options import flag
+from covey.errors import PlanError
+
+ELSEWHERE = "Another scheduler"
+
+
+def command(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="-- run FILE …", help="A covey command, without covey.")
+    ] = None,
+    jobs: Folder = None,
+    stages: Annotated[
+        str, flag("--stages", "STAGES", "Workers by stages, for --policy flexps: '1@30%, 4'.", options.RUN)
+    ] = "",
+    to: Annotated[
+        Literal["slurm", "kubernetes"] | None, flag("--to", "SCHEDULER", "slurm or kubernetes, not a queue.", ELSEWHERE)
+    ] = None,
+    image: Annotated[str, flag("--image", "IMAGE", "A container image with covey, for kubernetes.", ELSEWHERE)] = "",
+    claim: Annotated[
+        str, flag("--claim", "NAME", "The volume claim with the task, where checkpoints stay.", ELSEWHERE)
+    ] = "covey",
+    dry_run: Annotated[bool, flag("--dry-run", "", "Print what would be submitted.", ELSEWHERE)] = False,
+) -> None:
+    """Add a job to a queue: a covey command that runs when its turn comes.
+
+    covey jobs submit -- run examples/digits.py --strategy bsp --workers 1:4 --epochs 20
+    """
+    with explained("normal"):
+        console = json_file.console(None)
+        if to is not None:
+            _elsewhere(list(words or ()), to, image, claim, dry_run)
+            return
+        if image or dry_run:
+            raise PlanError(f"{'--image' if image else '--dry-run'} is for --to slurm or --to kubernetes")
+        from covey.jobs.job_folder import JobFolder
+
+        folder = JobFolder(folder_of(jobs))
+        name = folder.submit(list(words or ()), stages=stages)
+        waits = "" if folder.is_served() else f": it waits for covey jobs serve --jobs {folder.path}"
+        console.print(f"submitted {name}{waits}", markup=False, soft_wrap=True)
+
+
+def _elsewhere(words: list[str], to: Literal["slurm", "kubernetes"], image: str, claim: str, dry_run: bool) -> None:
+    from covey.jobs.schedulers import kubernetes_manifest, slurm_script, submitted
+
+    if to == "slurm":
+        text = slurm_script(words, Path.cwd())
+    elif not image:
+        raise PlanError("--to kubernetes needs --image IMAGE: a container image in which covey is installed")
+    else:
+        text = kubernetes_manifest(words, image, claim)
+    if dry_run:
+        typer.echo(text, nl=False)
+    else:
+        typer.echo(submitted(to, text))

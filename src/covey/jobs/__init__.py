@@ -1,0 +1,1 @@
+"""Who runs when? One queue of jobs for each cluster."""

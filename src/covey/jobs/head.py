@@ -1,0 +1,216 @@
+"""Who runs now? The head asks its policy, and starts, suspends and resizes jobs until they are as it decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from covey.engines.interrupt import Interrupt, interruptible
+from covey.errors import WireError
+from covey.jobs.attempts import Attempts
+from covey.jobs.job_folder import STOP, JobFolder, ServedCluster, too_large
+from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
+from covey.jobs.job_progress import JobProgress
+from covey.policy.sharing import sharing_policy
+from covey.policy.sharing.allocation import Allocation
+from covey.policy.sharing.job_view import ClusterView, Pair
+
+EVERY = 0.2  # seconds between two looks
+LOSSES = 3  # of a job's processes, one after the other: then it has failed
+SUSPENDING = "is being suspended"  # written down before it is done: the next head must know why a job ended
+PATIENCE = 5.0  # seconds in which packed jobs run before what they do is measured
+
+
+class Head:
+    """The one process that decides about the jobs of a folder."""
+
+    def __init__(self, folder: JobFolder, cluster: ServedCluster, told: Callable[[str], None]) -> None:
+        self.folder, self.cluster, self.told = folder, cluster, told
+        self.policy = sharing_policy(cluster.policy)
+        self.log = JobLog(folder.path)
+        self.jobs = known_jobs(folder, self.log.entries)
+        self.attempts = Attempts(folder.path)
+        self.progress: dict[str, JobProgress] = {}
+        self.decided = Allocation({})
+        self.packings: dict[Pair, float] = {}
+        self._paired: dict[Pair, float] = {}  # since when
+        self._ending: dict[str, Status] = {  # jobs that were asked to end, and what they are then
+            job.name: "suspended" for job in self.jobs.values() if job.status == "running" and job.why == SUSPENDING
+        }
+        self._losses: dict[str, int] = {}
+        self._next, self._unread = 0.0, set[str]()
+
+    def look(self) -> None:
+        """Hear what is new, decide if it is time, and do some of what was decided."""
+        news = [self._take_submitted(), self._take_stops(), self._take_ends()]
+        if any(news) or time.time() >= self._next:
+            self._decide()
+        self._carry_out()
+
+    @property
+    def idle(self) -> bool:
+        return all(job.over for job in self.jobs.values())
+
+    def _note(self, job: KnownJob, status: Status, workers: int = 0, attempt: int | None = None, why: str = "") -> None:
+        entry = JobEntry(
+            at=time.time(), job=job.name, status=status, workers=workers, why=why,
+            attempt=job.attempt if attempt is None else attempt,
+        )  # fmt: skip
+        self.log.write(entry)
+        job.take(entry)
+        staff = f", {workers} worker{'' if workers == 1 else 's'}" if workers else ""
+        self.told(f"{job.name} {status}{staff}{f': {why}' if why else ''}")
+
+    def _take_submitted(self) -> bool:
+        """Jobs that were submitted since the last look."""
+        new = [name for name in self.folder.names() if name not in self.jobs and name not in self._unread]
+        for name in new:
+            try:
+                request = self.folder.request(name)
+            except WireError as error:
+                self._unread.add(name)
+                self.told(f"{name} cannot be read: {error}")
+                continue
+            if request is not None:
+                self.jobs[name] = KnownJob(name, request, since=request.submitted)
+        found = [job for job in self.jobs.values() if job.status == "submitted"]
+        for job in found:
+            why = too_large(job.request, self.cluster.slots)
+            self._note(job, "refused" if why else "waiting", why=why)
+        for job in self.jobs.values():  # this head may have fewer slots than the one before
+            if job.status in ("waiting", "suspended") and (why := too_large(job.request, self.cluster.slots)):
+                self._note(job, "refused", why=why)
+        return bool(found)
+
+    def _take_stops(self) -> bool:
+        """Jobs that somebody wants to end."""
+        found = [job for job in self.jobs.values() if not job.over and (self.folder.path / job.name / STOP).exists()]
+        for job in found:
+            if job.status == "running":
+                if self._ending.get(job.name) != "stopped":
+                    self._ending[job.name] = "stopped"
+                    self.attempts.end(job)
+            else:
+                self._note(job, "stopped")
+        return any(job.over for job in found)
+
+    def _take_ends(self) -> bool:
+        """Jobs whose processes have ended."""
+        found = [job for job in self.jobs.values() if job.status == "running" and not self.attempts.lives(job)]
+        for job in found:
+            self._measure(job)
+            asked, code = self._ending.pop(job.name, None), self.attempts.code(job)
+            asked = "stopped" if (self.folder.path / job.name / STOP).exists() else asked
+            if code == 0:
+                self._note(job, "done")
+            elif asked is not None and (code is None or code == 130 or code < 0):
+                self._note(job, asked)
+            elif code is None or code == -9:
+                self._lost(job)
+            elif code == 130 or code == -15:
+                self._note(job, "stopped", why="somebody else ended its process")
+            else:
+                self._note(job, "failed", why=self.attempts.last_line(job))
+        return bool(found)
+
+    def _lost(self, job: KnownJob) -> None:
+        """Its processes were killed, with the machine or alone: it waits to continue from its checkpoint."""
+        self._losses[job.name] = self._losses.get(job.name, 0) + 1
+        if self._losses[job.name] >= LOSSES:
+            self._note(job, "failed", why=f"its processes were killed {LOSSES} times")
+        else:
+            self._note(job, "suspended", why="its processes were killed")
+
+    def _measure(self, job: KnownJob) -> None:
+        packed = any(job.name in pair for pair in self.decided.pairs)
+        known = self.progress.setdefault(job.name, JobProgress())
+        known.look(self.folder.path / job.name / "runs", job, packed)
+
+    def _decide(self) -> None:
+        """Ask the policy."""
+        alive = [job for job in self.jobs.values() if not job.over and self._ending.get(job.name) != "stopped"]
+        for job in alive:
+            if job.status == "running" or job.name not in self.progress:
+                self._measure(job)
+        self._measure_pairs()
+        views = tuple(self.progress[job.name].view(job) for job in alive)
+        going = [job for job in self.jobs.values() if job.status == "running" and job not in alive]
+        slots = self.cluster.slots - sum(job.workers for job in going)
+        view = ClusterView(time.time(), slots, views, self.cluster.slice, self.packings)
+        self.decided, self._next = self.policy(view), view.next_decision
+        assert self.decided.used <= slots, f"{self.cluster.policy} handed out {self.decided.used} of {slots} slots"
+        self._paired = {pair: self._paired.get(pair, time.time()) for pair in self.decided.pairs}
+
+    def _measure_pairs(self) -> None:
+        """What packed jobs do together, as shares of what each does alone."""
+        for pair, since in self._paired.items():
+            shares = []
+            for name in pair:
+                job, known = self.jobs[name], self.progress[name]
+                alone = known.view(job).speed(job.workers) if known.speeds else None
+                if alone and known.rate and job.status == "running" and time.time() - since > PATIENCE:
+                    shares.append(known.rate / alone)
+            if len(shares) == 2:
+                self.packings[pair] = sum(shares)
+
+    def _carry_out(self) -> None:
+        """First make room, then use it."""
+        for name in self._ending:  # again, as one that had just been started may not have heard it
+            self.attempts.end(self.jobs[name])
+        running = [job for job in self.jobs.values() if job.status == "running" and job.name not in self._ending]
+        for job in running:
+            wanted = self.decided.workers.get(job.name, 0)
+            if not wanted and job.request.kept:
+                self._note(job, "running", job.workers, why=SUSPENDING)
+                self._ending[job.name] = "suspended"
+                self.attempts.end(job)
+            elif 0 < wanted < job.workers and job.request.ranged:
+                self._resize(job, wanted)
+        for job in sorted(self.jobs.values(), key=lambda job: job.since):
+            wanted = self.decided.workers.get(job.name, 0)
+            if wanted <= job.workers or job.over or self._used(job.name, wanted) > self.cluster.slots:
+                continue
+            if job.status == "running" and job.request.ranged and job.name not in self._ending:
+                self._resize(job, wanted)
+            elif job.status != "running":
+                self._start(job, wanted)
+
+    def _start(self, job: KnownJob, workers: int) -> None:
+        self._note(job, "running", workers, job.attempt + 1)
+        try:
+            self.attempts.start(job, job.attempt, workers)
+        except OSError as error:  # such as a folder that is gone
+            self._note(job, "failed", why=f"it could not be started: {error}")
+
+    def _resize(self, job: KnownJob, workers: int) -> None:
+        self._note(job, "running", workers)
+        self.attempts.resize(job, workers)
+
+    def _used(self, name: str, workers: int) -> int:
+        """The slots that are taken if this job has so many workers."""
+        counts = {job.name: job.workers for job in self.jobs.values() if job.status == "running"} | {name: workers}
+        return Allocation(counts, frozenset(pair for pair in self.decided.pairs if pair <= counts.keys())).used
+
+
+def serve(
+    path: Path, slots: int, policy: str = "fair", slice: float = 60.0, *, until_empty: bool = False,
+    told: Callable[[str], None] = lambda line: None,
+) -> dict[str, KnownJob]:  # fmt: skip
+    """Serve a folder until somebody interrupts, or with `until_empty` until all of its jobs have ended.
+
+    Jobs that run when the head ends go on; the next head takes them over.
+    """
+    sharing_policy(policy)
+    folder, cluster, interrupt = JobFolder(path), ServedCluster(slots, policy, slice), Interrupt()
+    with folder.served(cluster), interruptible(interrupt):
+        head = Head(folder, cluster, told)
+        with closing(head.log):
+            told(f"serving {folder.path}: {slots} slot{'' if slots == 1 else 's'}, {policy}")
+            while not interrupt.asked:
+                head.look()
+                if until_empty and head.idle:
+                    break
+                time.sleep(EVERY)
+            return head.jobs

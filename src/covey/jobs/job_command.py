@@ -1,0 +1,113 @@
+"""What does a job ask for? A covey command, how many workers it wants, and whether it can be suspended and resized."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from covey.errors import PlanError
+from covey.policy.sharing.flexps import parse_stages
+from covey.spec import parse_call
+from covey.spec.worker_range import WorkerRange, parse_workers
+
+SCHEMA = "covey.job/1"
+COMMANDS = ("run", "launch", "compare", "simulate", "tune")
+OWN = (
+    "--checkpoint", "--every", "--resume", "--runs", "--no-record", "--standby", "--keeper", "--faults", "--spot-trace",
+)  # fmt: skip
+RESUMABLE = ("local", "lab", "ray")  # engines on which an interrupted run keeps a checkpoint that the next one finds
+
+Natural = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+
+class JobRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A job as it was submitted."""
+
+    schema: str = SCHEMA
+    words: list[str]  # of the command, without `covey`
+    cwd: str
+    submitted: float  # seconds since 1970
+    least: Natural = 1
+    most: Natural = 1
+    kept: bool = False  # it can be suspended: it resumes from a checkpoint
+    ranged: bool = False  # workers come and go while it runs
+    stages: str = ""
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["covey", *self.words])
+
+
+def job_request(words: Sequence[str], cwd: Path, submitted: float, stages: str = "") -> JobRequest:
+    """The job that a command line asks for; PlanError where it cannot be one."""
+    words = list(words[1:] if list(words[:1]) == ["covey"] else words)
+    if not words or words[0] not in COMMANDS:
+        given = f"covey {words[0]}" if words else "nothing"
+        raise PlanError(f"{given} is no job; write for example: covey jobs submit -- run train.py --workers 2")
+    workers = parse_workers(option_value(words, "--workers") or ("2" if words[0] in ("run", "launch") else "1"))
+    if workers.auto:
+        raise PlanError(f"--workers {workers}: the head decides how many workers a job has: write 1:{workers.most}")
+    for name in OWN if words[0] == "run" else ():
+        if option_value(words, name) is not None or name in words:
+            raise PlanError(f"{name}: the head keeps records and checkpoints of its jobs itself: omit it")
+    if stages:
+        _check_stages(stages, workers)
+    return JobRequest(
+        words=words, cwd=str(cwd), submitted=submitted, least=workers.least or workers.most, most=workers.most,
+        kept=words[0] == "run" and _can_be_kept(words, workers), ranged=bool(workers.least), stages=stages,
+    )  # fmt: skip
+
+
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """What a command line gives for an option: `--workers 2` or `--workers=2`; the last one counts."""
+    found = None
+    for place, word in enumerate(words):
+        if word == name and place + 1 < len(words):
+            found = words[place + 1]
+        elif word.startswith(f"{name}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def attempt_words(job: JobRequest, folder: Path, workers: int) -> list[str]:
+    """The command that starts a job, or continues it, with so many workers."""
+    words = list(job.words)
+    if words[0] != "run":
+        return words
+    kept = folder / "kept"
+    words += ["--runs", str(folder / "runs")]
+    if job.kept:
+        words += ["--checkpoint", str(kept), "--every", "30s"]
+    if (kept / "latest").exists():
+        words += ["--resume", str(kept)]
+    if job.ranged and workers < job.most:
+        # a run begins with a worker in every seat: the last ones go at once
+        words += ["--faults", "; ".join(f"leave worker {rank}@0s" for rank in range(workers, job.most))]
+    return words
+
+
+def _check_stages(stages: str, workers: WorkerRange) -> None:
+    wanted = [stage.workers for stage in parse_stages(stages)]
+    if not workers.least or not all(workers.least <= count <= workers.most for count in wanted):
+        raise PlanError(
+            f"--stages {stages!r} needs a range of workers that has them all: --workers {min(wanted)}:{max(wanted)}"
+        )
+
+
+def _can_be_kept(words: Sequence[str], workers: WorkerRange) -> bool:
+    """Whether a run can be suspended; a strategy that is none is refused here, before it has waited for its turn."""
+    from covey import catalog
+    from covey.run.checks import keepable
+
+    for plugin in [words[place + 1] for place, word in enumerate(words[:-1]) if word == "--plugin"]:
+        from covey import registry
+
+        registry.load(Path(plugin))
+    engine = parse_call(option_value(words, "--engine") or "local").name
+    spec = option_value(words, "--strategy") or "bsp"
+    chosen = catalog.resolve(catalog.chosen(spec, workers.most), workers.most)
+    return engine in RESUMABLE and keepable(chosen, workers.least)

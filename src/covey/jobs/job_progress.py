@@ -1,0 +1,80 @@
+"""How far is a job, and how fast? What its records say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+
+from covey.errors import WireError
+from covey.jobs.job_log import KnownJob
+from covey.observe import journal
+from covey.observe.facts import JOURNAL, RecordFacts, read_facts
+from covey.observe.journal import JournalEvent, JournalMoment, JournalScore
+from covey.policy.sharing.flexps import parse_stages
+from covey.policy.sharing.job_view import JobView
+
+SETTLED = 1.0  # seconds after a change of workers, before which speeds are not measured
+SHORTEST = 1.0  # seconds in which a speed can be measured
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """What is known of a job, of all of its starts."""
+
+    done: float = 0.0
+    total: float | None = None
+    converges: bool = False
+    batch: float = 1.0
+    servers: int = 1
+    curve: dict[float, float] = field(default_factory=dict)
+    speeds: dict[int, float] = field(default_factory=dict)
+    rate: float | None = None  # samples per second, with the workers that it has now
+
+    def look(self, runs: Path, job: KnownJob, packed: bool = False) -> None:
+        """Read the newest record; what cannot be read says nothing."""
+        try:
+            newest = max(path for path in runs.iterdir() if not path.is_symlink())
+            self._know(read_facts(newest))
+            events = list(journal.read(newest / JOURNAL))
+        except (OSError, ValueError, WireError):
+            return
+        self._take(events, job, packed)
+
+    def _know(self, facts: RecordFacts) -> None:
+        asked = facts.run
+        steps, batch = asked.settings.get("steps"), asked.settings.get("batch_size")
+        self.batch = float(batch) if isinstance(batch, int | float) and 0 < batch < 1e12 else 1.0
+        if isinstance(steps, list) and steps and all(isinstance(one, int) for one in steps):
+            self.total = float(sum(steps)) * self.batch
+        self.converges = "until" in asked.settings or "patience" in asked.settings
+        self.servers = max(1, asked.servers)
+
+    def _take(self, events: Sequence[JournalEvent], job: KnownJob, packed: bool) -> None:
+        for event in events:
+            if isinstance(event, JournalScore):
+                samples, loss = event.row.get("samples"), event.row.get("loss")
+                if samples and loss is not None and isfinite(loss):
+                    self.curve[float(samples)] = float(loss)
+        moments = [event for event in events if isinstance(event, JournalMoment) and event.samples]
+        if not moments:
+            return
+        self.done = float(moments[-1].samples)
+        steady = [one for one in moments if one.phase == "training" and one.at > job.changed + SETTLED]
+        first = steady[0] if steady else moments[-1]
+        seconds = moments[-1].at - first.at
+        if seconds >= SHORTEST and job.workers and moments[-1].samples > first.samples:
+            self.rate = (moments[-1].samples - first.samples) / seconds
+            if not packed:
+                self.speeds[job.workers] = self.rate
+
+    def view(self, job: KnownJob) -> JobView:
+        """The job, as a policy sees it."""
+        asked = job.request
+        return JobView(
+            name=job.name, arrived=asked.submitted, least=asked.least, most=asked.most, workers=job.workers,
+            since=job.since, done=self.done, total=self.total, converges=self.converges,
+            curve=tuple(sorted(self.curve.items())), speeds=tuple(sorted(self.speeds.items())), servers=self.servers,
+            batch=self.batch, keepable=asked.kept, stages=parse_stages(asked.stages) if asked.stages else (),
+        )  # fmt: skip

@@ -1,0 +1,31 @@
+"""First come, first served; and equal shares for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from covey.policy.sharing.allocation import Allocation, admitted, filled_evenly, in_turns
+from covey.policy.sharing.job_view import ClusterView, JobView
+
+
+def fifo(view: ClusterView) -> Allocation:
+    """In the order of arrival each job gets as many workers as it can use; nobody overtakes."""
+    return in_order(view, lambda job: job.most)
+
+
+def in_order(view: ClusterView, wanted: Callable[[JobView], int]) -> Allocation:
+    """In the order of arrival each job gets what it wants, or what is left if that is enough for it."""
+    given: dict[str, int] = {}
+    left = view.slots
+    for job in sorted(view.jobs, key=lambda job: (not job.held, job.arrived, job.name)):
+        if job.least > left:
+            break
+        given[job.name] = min(job.clamped(wanted(job)), left)
+        left -= given[job.name]
+    return Allocation(given)
+
+
+def fair(view: ClusterView) -> Allocation:
+    """Equal shares; where there are more jobs than slots, they take turns."""
+    order = in_turns(view)
+    return Allocation(filled_evenly(admitted(order, view.slots), order, view.slots))

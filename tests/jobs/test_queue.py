@@ -1,0 +1,327 @@
+"""A queue of jobs: what is refused, what a head does, and what survives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.cli import app
+from covey.errors import PlanError
+from covey.jobs import head as heads
+from covey.jobs.head import Head
+from covey.jobs.job_command import attempt_words, job_request
+from covey.jobs.job_folder import JobFolder, ServedCluster
+from covey.jobs.job_log import JobLog, KnownJob, known_jobs
+
+RUN = ["run", "examples/digits.py", "--strategy", "bsp", "--epochs", "2"]
+
+
+class PretendedProcesses:
+    """Stands for `Attempts`: jobs that run until somebody says how they ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.started: list[tuple[str, int, int]] = []
+        self.codes: dict[str, int | None] = {}
+        self.alive: set[str] = set()
+        self.asked: list[str] = []
+        self.resized: list[tuple[str, int]] = []
+
+    def start(self, job: KnownJob, number: int, workers: int) -> None:
+        assert job.name not in self.alive, "it runs already"
+        self.started.append((job.name, number, workers))
+        self.alive.add(job.name)
+
+    def finish(self, name: str, code: int | None = 0) -> None:
+        self.alive.remove(name)
+        self.codes[name] = code
+
+    def end(self, job: KnownJob) -> None:
+        self.asked += [job.name] if job.name not in self.asked else []
+
+    def resize(self, job: KnownJob, workers: int) -> None:
+        self.resized.append((job.name, workers))
+
+    def lives(self, job: KnownJob) -> bool:
+        return job.name in self.alive
+
+    def code(self, job: KnownJob) -> int | None:
+        return self.codes.get(job.name)
+
+    def last_line(self, job: KnownJob) -> str:
+        return "the last line"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    return JobFolder(tmp_path / "jobs")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = [time.time()]
+    monkeypatch.setattr(heads.time, "time", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def head_of(
+    folder: JobFolder, slots: int = 2, policy: str = "fair", processes: PretendedProcesses | None = None
+) -> Head:
+    head = Head(folder.made(), ServedCluster(slots, policy, 10.0), lambda line: None)
+    head.attempts = processes or PretendedProcesses(folder.path)  # type: ignore[assignment]
+    return head
+
+
+def statuses(folder: JobFolder) -> dict[str, str]:
+    return {name: job.status for name, job in known_jobs(folder).items()}
+
+
+def test_a_job_waits_until_there_is_room(folder: JobFolder) -> None:
+    names = [folder.submit([*RUN, "--workers", "2"]) for _ in range(2)]
+    assert names == ["0001", "0002"]
+    head = head_of(folder, policy="fifo")
+    head.look()
+    assert head.attempts.started == [("0001", 1, 2)] and statuses(folder) == {"0001": "running", "0002": "waiting"}
+    head.attempts.finish("0001")
+    head.look()
+    assert statuses(folder) == {"0001": "done", "0002": "running"} and not head.idle
+    head.attempts.finish("0002", 1)
+    head.look()
+    assert statuses(folder)["0002"] == "failed" and known_jobs(folder)["0002"].why == "the last line" and head.idle
+
+
+def test_what_is_larger_than_the_cluster_is_refused_with_what_fits(folder: JobFolder) -> None:
+    early = folder.submit([*RUN, "--workers", "6"])  # nobody has served yet: the head refuses it
+    head = head_of(folder)
+    with folder.served(ServedCluster(2, "fair")):
+        head.look()
+        assert statuses(folder) == {early: "refused"} and not head.attempts.started
+        with pytest.raises(
+            PlanError, match="needs 3 workers, and the cluster has 2 slots: --workers 2, or --workers 1:2"
+        ):
+            folder.submit([*RUN, "--workers", "3"])
+        assert folder.submit([*RUN, "--workers", "1:6"]) == "0002", "a range that has a part that fits"
+
+
+def test_of_two_heads_on_one_folder_the_second_is_refused(folder: JobFolder) -> None:
+    with folder.served(ServedCluster(2, "fair")):
+        assert folder.is_served()
+        with (
+            pytest.raises(PlanError, match=f"another head serves .* \\(process {os.getpid()}\\)"),
+            JobFolder(folder.path).served(ServedCluster(2, "fair")),
+        ):
+            raise AssertionError("two heads")
+    assert not folder.is_served()
+    with folder.served(ServedCluster(2, "fair")):
+        pass
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o770)
+    with pytest.raises(PlanError, match="open to other users.*chmod 700"):
+        JobFolder(tmp_path / "open").submit(RUN)
+    JobFolder(tmp_path / "new").made()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "nothing is no job"),
+        (["doctor"], "covey doctor is no job"),
+        ([*RUN, "--workers", "auto:4"], "the head decides how many workers a job has: write 1:4"),
+        ([*RUN, "--resume", "kept"], "--resume: the head keeps records and checkpoints"),
+        ([*RUN, "--checkpoint=kept"], "--checkpoint: the head keeps records and checkpoints"),
+        (["run", "x.py", "--strategy", "bps"], "bps"),
+    ],
+)
+def test_what_cannot_be_a_job_is_refused_when_it_is_submitted(folder: JobFolder, words: list[str], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        folder.submit(words)
+    assert folder.names() == []
+
+
+def test_what_can_be_suspended_and_resized(tmp_path: Path) -> None:
+    def kind(*words: str) -> tuple[bool, bool, int, int]:
+        job = job_request([*RUN, *words], tmp_path, 0.0)
+        return job.kept, job.ranged, job.least, job.most
+
+    assert kind("--workers", "2") == (True, False, 2, 2)
+    assert kind("--workers=1:4") == (True, True, 1, 4)
+    assert kind("--workers", "1:4", "--strategy", "easgd") == (False, True, 1, 4), "no checkpoints of such a range"
+    assert kind("--strategy", "easgd") == (True, False, 2, 2)
+    assert kind("--engine", "mpi") == (False, False, 2, 2)
+    assert job_request(["launch", "own.py", "--workers", "3"], tmp_path, 0.0).kept is False
+
+
+def test_the_command_of_a_start(tmp_path: Path) -> None:
+    job = job_request([*RUN, "--workers", "1:3"], tmp_path, 0.0)
+    words = attempt_words(job, tmp_path, 1)
+    assert words[: len(job.words)] == job.words and "--resume" not in words
+    assert words[words.index("--faults") + 1] == "leave worker 1@0s; leave worker 2@0s"
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/latest").write_text("checkpoint-000001")
+    again = attempt_words(job, tmp_path, 3)
+    assert again[again.index("--resume") + 1] == str(tmp_path / "kept") and "--faults" not in again
+
+
+def test_jobs_take_turns_and_none_starts_before_the_other_has_ended(
+    folder: JobFolder, clock: Callable[[float], None]
+) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder)
+    head.look()
+    clock(11)
+    head.look()
+    assert head.attempts.asked == ["0001"] and [name for name, _, _ in head.attempts.started] == ["0001"]
+    head.attempts.finish("0001", 130)
+    head.look()
+    assert statuses(folder) == {"0001": "suspended", "0002": "running"}
+    clock(11)
+    head.look()
+    head.attempts.finish("0002", 130)
+    head.look()
+    assert head.attempts.started == [("0001", 1, 2), ("0002", 1, 2), ("0001", 2, 2)]
+
+
+def test_a_job_that_ends_by_itself_while_it_is_suspended_is_done(
+    folder: JobFolder, clock: Callable[[float], None]
+) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder)
+    head.look()
+    clock(11)
+    head.look()
+    head.attempts.finish("0001", 0)
+    head.look()
+    assert statuses(folder)["0001"] == "done"
+
+
+def test_a_range_shrinks_for_others_and_grows_again(folder: JobFolder) -> None:
+    folder.submit([*RUN, "--workers", "1:2"])
+    head = head_of(folder)
+    head.look()
+    assert head.attempts.started == [("0001", 1, 2)]
+    folder.submit([*RUN, "--workers", "1"])
+    head.look()
+    assert head.attempts.resized == [("0001", 1)] and head.attempts.started[1:] == [("0002", 1, 1)]
+    head.attempts.finish("0002")
+    head.look()
+    assert head.attempts.resized == [("0001", 1), ("0001", 2)] and not head.attempts.asked
+
+
+def test_a_job_that_cannot_be_suspended_is_not(folder: JobFolder, clock: Callable[[float], None]) -> None:
+    folder.submit([*RUN, "--workers", "1:2", "--strategy", "easgd"])
+    folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder)
+    head.look()
+    clock(30)
+    head.look()
+    assert head.attempts.asked == [] and [name for name, _, _ in head.attempts.started] == ["0001"]
+
+
+def test_the_next_head_goes_on_where_a_killed_one_was(folder: JobFolder, clock: Callable[[float], None]) -> None:
+    for _ in range(3):
+        folder.submit([*RUN, "--workers", "1"])
+    first = head_of(folder)
+    first.look()
+    assert statuses(folder) == {"0001": "running", "0002": "running", "0003": "waiting"}
+    folder.submit([*RUN, "--workers", "1"])  # while nobody serves
+    first.attempts.finish("0002")
+    with (folder.path / "log.jsonl").open("a") as log:
+        log.write('{"at":1.0,"job":"0001","sta')  # it was killed while it wrote
+    second = head_of(folder, processes=first.attempts)  # type: ignore[arg-type]
+    second.look()
+    assert statuses(folder) == {"0001": "running", "0002": "done", "0003": "running", "0004": "waiting"}
+    assert [name for name, _, _ in second.attempts.started] == ["0001", "0002", "0003"], "none twice"
+    assert all(json.loads(line) for line in (folder.path / "log.jsonl").read_text().splitlines())
+
+
+def test_a_head_that_dies_while_it_suspends_a_job_loses_nothing(
+    folder: JobFolder, clock: Callable[[float], None]
+) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "2"])
+    first = head_of(folder)
+    first.look()
+    clock(11)
+    first.look()
+    first.attempts.finish("0001", 130)
+    second = head_of(folder, processes=first.attempts)  # type: ignore[arg-type]
+    second.look()
+    assert statuses(folder) == {"0001": "suspended", "0002": "running"}
+
+
+def test_processes_that_were_killed_are_started_again_but_not_for_ever(folder: JobFolder) -> None:
+    folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder)
+    head.look()
+    for number in (2, 3):
+        head.attempts.finish("0001", None)
+        head.look()
+        assert head.attempts.started[-1] == ("0001", number, 2)
+    head.attempts.finish("0001", -9)
+    head.look()
+    assert statuses(folder) == {"0001": "failed"} and "killed 3 times" in known_jobs(folder)["0001"].why
+
+
+def test_stopping(folder: JobFolder) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder, policy="fifo")
+    head.look()
+    folder.ask_to_stop("1")
+    folder.ask_to_stop("0002")
+    head.look()
+    assert head.attempts.asked == ["0001"] and statuses(folder)["0002"] == "stopped"
+    head.attempts.finish("0001", 130)
+    head.look()
+    assert statuses(folder)["0001"] == "stopped" and head.idle
+
+
+def test_a_log_is_written_whole_or_not_at_all(folder: JobFolder) -> None:
+    folder.made()
+    (folder.path / "log.jsonl").write_text('{"at":1.0,"job":"0001","status":"running"}\nnonsense\n')
+    with pytest.raises(PlanError, match="line 2 of .*log.jsonl cannot be read"):
+        JobLog(folder.path)
+
+
+def test_packed_jobs_are_measured_and_parted_where_they_lose(
+    folder: JobFolder, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "1"])
+    head = head_of(folder, slots=1, policy="gandiva")
+    monkeypatch.setattr(head, "_measure", lambda job: head.progress.setdefault(job.name, heads.JobProgress()))
+    head.look()
+    assert [name for name, _, _ in head.attempts.started] == ["0001", "0002"]
+    for known in head.progress.values():
+        known.speeds, known.rate = {1: 100.0}, 45.0
+    clock(11)
+    head.look()
+    assert head.packings == {frozenset(("0001", "0002")): pytest.approx(0.9)} and len(head.attempts.asked) == 1
+
+
+def test_the_commands(folder: JobFolder, tmp_path: Path) -> None:
+    runner, place = CliRunner(), ["--jobs", str(folder.path)]
+    told = runner.invoke(app, ["jobs", "submit", *place, "--", *RUN, "--workers", "1"])
+    assert told.exit_code == 0 and "submitted 0001: it waits for covey jobs serve" in told.output
+    shown = runner.invoke(app, ["jobs", "list", *place, "--json", "-"])
+    assert [(row["id"], row["status"], row["workers"]) for row in json.loads(shown.stdout)] == [
+        ("0001", "submitted", 0)
+    ]
+    assert runner.invoke(app, ["jobs", "logs", *place, "1"]).exit_code == 2
+    (folder.path / "0001/output.txt").write_text("a \x1b[2Jline\n")
+    assert runner.invoke(app, ["jobs", "logs", *place, "1"]).stdout == "a ?[2Jline\n"
+    assert "0001 will be stopped, when covey jobs serve" in runner.invoke(app, ["jobs", "stop", *place, "1"]).output
+    assert "there is no job '7'" in runner.invoke(app, ["jobs", "stop", *place, "7"]).stderr
+    assert "no policy 'best'" in runner.invoke(app, ["jobs", "serve", *place, "--policy", "best"]).stderr
+    assert "0 is not a time" in runner.invoke(app, ["jobs", "serve", *place, "--slice", "0s"]).stderr

@@ -1,0 +1,132 @@
+"""Policies in virtual time: the same code that a head runs, on jobs that replay recorded curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import covey
+from covey.cli import app
+from covey.errors import PlanError
+from covey.jobs.job_sets import JobCurve, JobSet, SetJob, checked, drawn, predicted_speeds, read_set, recorded_curves
+from covey.jobs.rehearsal import Rehearsal, RehearsalTimes, rehearse
+from covey.policy.sharing import POLICIES
+
+WRITTEN = Path(__file__).parent.parent.parent / "benchmarks/jobs_200.json"
+"""200 jobs, written before any policy had been run."""
+
+EASY = JobCurve(
+    name="easy", samples=[100.0 * k for k in range(1, 11)], losses=[1 / k for k in range(1, 11)],
+    speeds={"1": 10.0, "2": 20.0, "4": 40.0},
+)  # fmt: skip
+QUICK = RehearsalTimes(slice=10.0, start=0.0, error=0.0)
+
+
+def jobs(*asked: SetJob, slots: int = 2, curve: JobCurve = EASY) -> JobSet:
+    return JobSet(slots=slots, curves=[curve], jobs=list(asked))
+
+
+def one(name: str, arrives: float = 0.0, most: int = 1, size: float = 1.0) -> SetJob:
+    return SetJob(name=name, arrives=arrives, curve="easy", most=most, size=size)
+
+
+def test_times_that_can_be_worked_out_by_hand() -> None:
+    alone = Rehearsal(jobs(one("a", most=2)), POLICIES["fifo"], QUICK).run("fifo")
+    assert alone.ends == {"a": pytest.approx(50.0)} and alone.busy == pytest.approx(1.0)
+    queued = Rehearsal(jobs(one("a"), one("b", 10.0), slots=1), POLICIES["fifo"], QUICK).run("fifo")
+    assert queued.ends == {"a": pytest.approx(100.0), "b": pytest.approx(190.0)} and queued.starts == 2
+    late = Rehearsal(jobs(one("a")), POLICIES["fifo"], msgspec.structs.replace(QUICK, start=4.0)).run("fifo")
+    assert late.ends == {"a": pytest.approx(104.0)}
+
+
+def test_taking_turns_costs_starts() -> None:
+    both = jobs(one("a"), one("b"), slots=1)
+    slow = Rehearsal(both, POLICIES["fair"], msgspec.structs.replace(QUICK, start=2.0)).run("fair")
+    assert slow.starts == 25 and slow.makespan == pytest.approx(200 + 2 * 25), "each slice of 10 s trains for 8"
+
+
+@pytest.mark.parametrize(("compute", "packed"), [(0.4, True), (1.0, False)])
+def test_gandiva_packs_jobs_that_mostly_wait(compute: float, packed: bool) -> None:
+    curve = msgspec.structs.replace(EASY, compute=compute)
+    both = Rehearsal(jobs(one("a"), one("b"), slots=1, curve=curve), POLICIES["gandiva"], QUICK).run("gandiva")
+    assert (both.makespan < 120) == packed and both.makespan <= 201
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_same_set_gives_the_same_times_and_every_job_ends(name: str) -> None:
+    some = drawn([EASY], 30, 4, 0.9, seed=3)
+    first, second = (Rehearsal(some, POLICIES[name], RehearsalTimes()).run(name) for _ in range(2))
+    assert first == second and first.ends.keys() == {job.name for job in some.jobs}
+
+
+def test_drawn_jobs_keep_the_slots_as_busy_as_was_asked() -> None:
+    some = drawn([EASY], 2000, 8, 0.5, seed=1)
+    assert drawn([EASY], 2000, 8, 0.5, seed=1) == some != drawn([EASY], 2000, 8, 0.5, seed=2)
+    work = sum(job.size * EASY.samples[-1] / EASY.speed(1) for job in some.jobs)
+    assert work / (some.jobs[-1].arrives * 8) == pytest.approx(0.5, rel=0.1)
+    assert work / 2000 == pytest.approx(600, rel=0.1)
+
+
+def test_the_written_jobs() -> None:
+    """The mean completion of Optimus against that of fair shares."""
+    found = {one.policy: one for one in rehearse(read_set(WRITTEN), ["fair", "optimus"])}
+    assert found["optimus"].mean_completion <= 0.7 * found["fair"].mean_completion
+
+
+@pytest.mark.full
+def test_ten_thousand_jobs_under_every_policy() -> None:
+    many = drawn(read_set(WRITTEN).curves, 10_000, 64, 0.9, seed=5)
+    found = rehearse(many)
+    assert {one.policy for one in found} == set(POLICIES) and all(len(one.ends) == 10_000 for one in found)
+
+
+def test_speeds_of_other_numbers_of_workers_are_predicted() -> None:
+    assert predicted_speeds({2: 100.0}, compute=1.0)[8] == pytest.approx(400.0)
+    waiting = predicted_speeds({2: 100.0}, compute=0.0)
+    assert waiting[8] == pytest.approx(100.0) and waiting[2] == 100.0
+    assert predicted_speeds({1: 60.0, 2: 100.0}, compute=1.0)[1] == 60.0
+
+
+def test_recorded_runs_become_curves(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        covey.fit("examples/digits.py", "bsp", workers, engine="simulated", epochs=5, runs=tmp_path)
+    (curve,) = recorded_curves(tmp_path)
+    assert curve.name == "examples/digits.py bsp" and len(curve.samples) == 5 and curve.losses[0] > curve.losses[-1]
+    assert curve.speed(2) > curve.speed(1)
+    told = CliRunner().invoke(
+        app,
+        ["jobs", "rehearse", "--runs", str(tmp_path), "--count", "20", "--slots", "2", "--policies", "fifo,optimus"],
+    )
+    assert told.exit_code == 0 and "best for these 20 jobs on 2 slots: " in told.stdout, told.output
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": "covey.jobset/9"}, "format 'covey.jobset/9'"),
+        ({"jobs": [one("a"), one("a")]}, "each of its own"),
+        ({"jobs": []}, "need names"),
+        ({"jobs": [SetJob(name="a", arrives=0.0, curve="hard")]}, "like 'hard', and there is no such curve"),
+        ({"jobs": [SetJob(name="a", arrives=0.0, curve="easy", least=3, most=3)]}, "a wants 3 to 3 workers of 2 slots"),
+        ({"curves": [msgspec.structs.replace(EASY, samples=[3.0, 2.0])]}, "the curve 'easy' needs"),
+        ({"curves": [msgspec.structs.replace(EASY, speeds={"many": 2.0})]}, "the curve 'easy' needs"),
+    ],
+)
+def test_sets_that_do_not_fit_together_are_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        checked(msgspec.structs.replace(jobs(one("a")), **change), "the set")
+
+
+def test_bad_requests(tmp_path: Path) -> None:
+    def told(*words: str) -> str:
+        shown = CliRunner().invoke(app, ["jobs", "rehearse", *words])
+        assert shown.exit_code == 2
+        return shown.stderr
+
+    assert "no run in" in told("--runs", str(tmp_path))
+    assert "there is no file" in told(str(tmp_path / "none.json"))
+    assert "no policy 'best'" in told("--policies", "best")
+    assert "a count at most 10,000" in told("--count", "10001")
