@@ -70,11 +70,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def head_of(
-    folder: JobFolder, slots: int = 2, policy: str = "fair", processes: PretendedProcesses | None = None
+    folder: JobFolder,
+    slots: int = 2,
+    policy: str = "fair",
+    processes: PretendedProcesses | None = None,
+    trains: bool = True,
 ) -> Head:
     head = Head(folder.made(), ServedCluster(slots, policy, 10.0), lambda line: None)
     head.attempts = processes or PretendedProcesses(folder.path)  # type: ignore[assignment]
+    head._measure = lambda job: measured(head, job, trains)  # type: ignore[method-assign]
     return head
+
+
+def measured(head: Head, job: KnownJob, trains: bool) -> None:
+    """As if it had trained since it was started."""
+    head.progress.setdefault(job.name, heads.JobProgress()).trains_since = job.since if trains else None
 
 
 def statuses(folder: JobFolder) -> dict[str, str]:
@@ -191,6 +201,19 @@ def test_jobs_take_turns_and_none_starts_before_the_other_has_ended(
     assert head.attempts.started == [("0001", 1, 2), ("0002", 1, 2), ("0001", 2, 2)]
 
 
+def test_a_job_that_takes_longer_to_start_than_a_slice_is_not_suspended_before_it_trains(
+    folder: JobFolder, clock: Callable[[float], None]
+) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder, trains=False)
+    head.look()
+    for _ in range(5):
+        clock(11)
+        head.look()
+    assert head.attempts.asked == []
+
+
 def test_a_job_that_ends_by_itself_while_it_is_suspended_is_done(
     folder: JobFolder, clock: Callable[[float], None]
 ) -> None:
@@ -294,13 +317,10 @@ def test_a_log_is_written_whole_or_not_at_all(folder: JobFolder) -> None:
         JobLog(folder.path)
 
 
-def test_packed_jobs_are_measured_and_parted_where_they_lose(
-    folder: JobFolder, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_jobs_are_measured_and_parted_where_they_lose(folder: JobFolder, clock: Callable[[float], None]) -> None:
     for _ in range(2):
         folder.submit([*RUN, "--workers", "1"])
     head = head_of(folder, slots=1, policy="gandiva")
-    monkeypatch.setattr(head, "_measure", lambda job: head.progress.setdefault(job.name, heads.JobProgress()))
     head.look()
     assert [name for name, _, _ in head.attempts.started] == ["0001", "0002"]
     for known in head.progress.values():

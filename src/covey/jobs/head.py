@@ -135,10 +135,11 @@ class Head:
             if job.status == "running" or job.name not in self.progress:
                 self._measure(job)
         self._measure_pairs()
-        views = tuple(self.progress[job.name].view(job) for job in alive)
+        now = time.time()
+        views = tuple(self.progress[job.name].view(job, now) for job in alive)
         going = [job for job in self.jobs.values() if job.status == "running" and job not in alive]
         slots = self.cluster.slots - sum(job.workers for job in going)
-        view = ClusterView(time.time(), slots, views, self.cluster.slice, self.packings)
+        view = ClusterView(now, slots, views, self.cluster.slice, self.packings)
         self.decided, self._next = self.policy(view), view.next_decision
         assert self.decided.used <= slots, f"{self.cluster.policy} handed out {self.decided.used} of {slots} slots"
         self._paired = {pair: self._paired.get(pair, time.time()) for pair in self.decided.pairs}
@@ -149,7 +150,7 @@ class Head:
             shares = []
             for name in pair:
                 job, known = self.jobs[name], self.progress[name]
-                alone = known.view(job).speed(job.workers) if known.speeds else None
+                alone = known.view(job, since).speed(job.workers) if known.speeds else None
                 if alone and known.rate and job.status == "running" and time.time() - since > PATIENCE:
                     shares.append(known.rate / alone)
             if len(shares) == 2:

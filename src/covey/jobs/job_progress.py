@@ -31,9 +31,11 @@ class JobProgress:
     curve: dict[float, float] = field(default_factory=dict)
     speeds: dict[int, float] = field(default_factory=dict)
     rate: float | None = None  # samples per second, with the workers that it has now
+    trains_since: float | None = None  # in its present start
 
     def look(self, runs: Path, job: KnownJob, packed: bool = False) -> None:
         """Read the newest record; what cannot be read says nothing."""
+        self.trains_since = None
         try:
             newest = max(path for path in runs.iterdir() if not path.is_symlink())
             self._know(read_facts(newest))
@@ -61,6 +63,7 @@ class JobProgress:
         if not moments:
             return
         self.done = float(moments[-1].samples)
+        self.trains_since = next((one.at for one in moments if one.at > job.since and one.phase == "training"), None)
         steady = [one for one in moments if one.phase == "training" and one.at > job.changed + SETTLED]
         first = steady[0] if steady else moments[-1]
         seconds = moments[-1].at - first.at
@@ -69,12 +72,13 @@ class JobProgress:
             if not packed:
                 self.speeds[job.workers] = self.rate
 
-    def view(self, job: KnownJob) -> JobView:
-        """The job, as a policy sees it."""
+    def view(self, job: KnownJob, now: float) -> JobView:
+        """The job, as a policy sees it. Its slice begins when it trains: starting may take longer than a slice."""
         asked = job.request
+        since = (self.trains_since or now) if job.status == "running" else job.since
         return JobView(
             name=job.name, arrived=asked.submitted, least=asked.least, most=asked.most, workers=job.workers,
-            since=job.since, done=self.done, total=self.total, converges=self.converges,
+            since=since, done=self.done, total=self.total, converges=self.converges,
             curve=tuple(sorted(self.curve.items())), speeds=tuple(sorted(self.speeds.items())), servers=self.servers,
             batch=self.batch, keepable=asked.kept, stages=parse_stages(asked.stages) if asked.stages else (),
         )  # fmt: skip

@@ -177,7 +177,8 @@ class Rehearsal:
         if (workers > 0) != (job.workers > 0):
             job.since = self.now
         if workers and not job.workers:
-            job.ready, job.starts = self.now + self.times.start, job.starts + 1
+            job.since = job.ready = self.now + self.times.start
+            job.starts += 1
             job.first = self.now if job.first is None else job.first
         job.workers, job.partner = workers, partner
         job.measured()

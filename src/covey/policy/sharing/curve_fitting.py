@@ -31,7 +31,6 @@ def non_negative(matrix: Numbers, wanted: Numbers) -> Numbers:
     return coefficients
 
 
-@lru_cache(maxsize=100_000)
 def optimus_curve(points: Points) -> tuple[float, float, float] | None:
     """b0, b1 and b2 of loss = 1 / (b0 k + b1) + b2 (Peng et al. 2018); None where no curve can be fitted.
 
@@ -39,7 +38,14 @@ def optimus_curve(points: Points) -> tuple[float, float, float] | None:
     """
     if (thinned := _thinned(points)) is None:
         return None
-    k, loss = thinned
+    scale, shares = thinned
+    b0, b1, b2 = _optimus_fit(shares)
+    return b0 / scale, b1, b2
+
+
+@lru_cache(maxsize=100_000)
+def _optimus_fit(points: Points) -> tuple[float, float, float]:
+    k, loss = np.array(points).T
     weights = np.repeat([1.0, 4.0, 16.0], np.diff([0, *(len(k) * np.array([1, 2, 3]) // 3)]))
     return _lowest(loss, weights, lambda floor: _inverse_line(k, loss, weights, floor))
 
@@ -58,7 +64,7 @@ def samples_to_converge(points: Points, done: float) -> float | None:
     b = THRESHOLD * (1.1 * (1 + b1 * b2) + b1 * b2) - 0.1
     x, inside = b0 * done, b * b - 4 * a * c
     if a * x * x + b * x + c > 0 or inside <= 0:
-        return 0.0
+        return done / 10  # whoever judges this has to see that tenth
     return (-b + math.sqrt(inside)) / (2 * a) / b0 - done if a > 0 and b0 > 0 else None
 
 
@@ -71,9 +77,9 @@ def _inverse_line(k: Numbers, loss: Numbers, weights: Numbers, floor: float) -> 
 
 def _lowest(
     loss: Numbers, weights: Numbers, fit: Callable[[float], tuple[Numbers, tuple[float, float]]]
-) -> tuple[float, float, float] | None:  # fmt: skip
+) -> tuple[float, float, float]:  # fmt: skip
     """The coefficients and the floor that fit best."""
-    best, found = np.inf, None
+    best, found = np.inf, (0.0, 1.0, 0.0)
     for share in np.linspace(0.0, 0.995, FLOORS):
         floor = float(loss.min() * share)
         fitted, (first, second) = fit(floor)
@@ -95,7 +101,6 @@ def _line(k: Numbers, wanted: Numbers, weights: Numbers) -> tuple[float, float]:
     return slope, intercept
 
 
-@lru_cache(maxsize=100_000)
 def slaq_curve(points: Points) -> Callable[[float], float] | None:
     """The loss after k samples: 1 / (a k^2 + b k + c) + d, or mu^(k - b) + c, whichever fits better (Zhang 2017).
 
@@ -103,10 +108,16 @@ def slaq_curve(points: Points) -> Callable[[float], float] | None:
     """
     if (thinned := _thinned(points)) is None:
         return None
-    k, loss = thinned
-    scale = float(k[-1]) or 1.0
-    x, weights = k / scale, 0.8 ** np.arange(len(k))[::-1]
-    best, found = np.inf, None
+    scale, shares = thinned
+    curve = _slaq_fit(shares)
+    return lambda samples: curve(samples / scale)
+
+
+@lru_cache(maxsize=100_000)
+def _slaq_fit(points: Points) -> Callable[[float], float]:
+    x, loss = np.array(points).T
+    weights = 0.8 ** np.arange(len(x))[::-1]
+    best, found = np.inf, _inverse_square(0.0, 0.0, 1.0, 0.0)
     for share in np.linspace(0.0, 0.995, FLOORS):
         floor = float(loss.min() * share)
         above = loss - floor
@@ -114,28 +125,32 @@ def slaq_curve(points: Points) -> Callable[[float], float] | None:
         a, b, c = non_negative(np.stack([x**2, x, np.ones_like(x)], 1) * root[:, None], root / above)
         decay, start = _line(x, np.log(above.max() / above), weights * above**2)
         for curve in (_inverse_square(a, b, c, floor), _exponential(decay, start, float(above.max()), floor)):
-            error = float(weights @ (curve(x) - loss) ** 2)
+            error = float(weights @ (np.array([curve(one) for one in x]) - loss) ** 2)
             if error < best:
                 best, found = error, curve
-    return (lambda samples: float(found(np.array([samples / scale]))[0])) if found else None
+    return found
 
 
-def _inverse_square(a: float, b: float, c: float, floor: float) -> Callable[[Numbers], Numbers]:
-    return lambda x: 1 / np.maximum(a * x**2 + b * x + c, 1e-9) + floor
+def _inverse_square(a: float, b: float, c: float, floor: float) -> Callable[[float], float]:
+    return lambda x: 1 / max(a * x * x + b * x + c, 1e-9) + floor
 
 
-def _exponential(decay: float, start: float, height: float, floor: float) -> Callable[[Numbers], Numbers]:
-    return lambda x: height * np.exp(-decay * x - start) + floor
+def _exponential(decay: float, start: float, height: float, floor: float) -> Callable[[float], float]:
+    return lambda x: height * math.exp(-decay * x - start) + floor
 
 
-def _thinned(points: Points) -> tuple[Numbers, Numbers] | None:
-    """At most POINTS of them; None where they are too few, or no curve goes through them."""
-    good = [(k, loss) for k, loss in points if k > 0 and np.isfinite(loss) and loss > 0]
+@lru_cache(maxsize=100_000)
+def _thinned(points: Points) -> tuple[float, Points] | None:
+    """The largest k, and at most POINTS of the points with k as a share of it: what has one shape is fitted once.
+
+    None where they are too few, or no curve goes through them.
+    """
+    good = [(k, loss) for k, loss in points if k > 0 and math.isfinite(loss) and loss > 0]
     if len(good) < FEWEST:
         return None
     chosen = sorted({round(i) for i in np.linspace(0, len(good) - 1, min(POINTS, len(good)))})
-    both = np.array([good[i] for i in chosen])
-    return both[:, 0], both[:, 1]
+    scale = good[-1][0]
+    return scale, tuple((round(good[i][0] / scale, 9), good[i][1]) for i in chosen)
 
 
 @lru_cache(maxsize=100_000)

@@ -15,13 +15,12 @@ def fifo(view: ClusterView) -> Allocation:
 
 def in_order(view: ClusterView, wanted: Callable[[JobView], int]) -> Allocation:
     """In the order of arrival each job gets what it wants, or what is left if that is enough for it."""
-    given: dict[str, int] = {}
-    left = view.slots
-    for job in sorted(view.jobs, key=lambda job: (not job.held, job.arrived, job.name)):
-        if job.least > left:
+    given = {job.name: job.least for job in view.jobs if job.held}
+    for job in sorted(view.jobs, key=lambda job: (job.arrived, job.name)):
+        room = view.slots - sum(given.values()) + given.get(job.name, 0)
+        if job.least > room:
             break
-        given[job.name] = min(job.clamped(wanted(job)), left)
-        left -= given[job.name]
+        given[job.name] = min(job.clamped(wanted(job)), room)
     return Allocation(given)
 
 

@@ -39,8 +39,8 @@ def slaq_maxmin(view: ClusterView) -> Allocation:
 def progress(job: JobView, workers: int, seconds: float) -> float:
     """By how much the loss will fall in this time, as a share of the largest fall seen so far."""
     samples = job.speed(workers) * seconds
-    if job.left is not None:
-        samples = min(samples, job.left)
+    if (left := job.left) is not None:
+        samples = min(samples, left)
     curve = slaq_curve(job.curve)
     if curve is None:  # new jobs learn fast: as much as the most that was seen, in proportion to the workers
         return workers / max(job.most, workers)
