@@ -16,7 +16,7 @@ from covey.policy.sharing.dolphin import StepCost, best_split, block_moves, dolp
 from covey.policy.sharing.flexps import flexps, parse_stages
 from covey.policy.sharing.gandiva import gandiva
 from covey.policy.sharing.greedy import greedy
-from covey.policy.sharing.job_view import ClusterView, JobStage, JobView
+from covey.policy.sharing.job_view import JobStage, JobsView, JobView
 from covey.policy.sharing.optimus import optimus
 from covey.policy.sharing.queues import fair, fifo
 from covey.policy.sharing.slaq import progress, slaq, slaq_maxmin
@@ -30,12 +30,12 @@ def job(name: str, **known: object) -> JobView:
     return JobView(name, **{"arrived": 0.0, "most": 8, "speeds": LINEAR, "total": 1000.0, **known})  # type: ignore[arg-type]
 
 
-def cluster(*jobs: JobView, slots: int = 4, **known: object) -> ClusterView:
-    return ClusterView(known.pop("now", 1000.0), slots, jobs, **known)  # type: ignore[arg-type]
+def cluster(*jobs: JobView, slots: int = 4, **known: object) -> JobsView:
+    return JobsView(known.pop("now", 1000.0), slots, jobs, **known)  # type: ignore[arg-type]
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> ClusterView:
+def clusters(draw: st.DrawFn) -> JobsView:
     slots = draw(st.integers(1, 8))
     jobs, free = [], slots
     for number in range(draw(st.integers(1, 6))):
@@ -56,7 +56,7 @@ def clusters(draw: st.DrawFn) -> ClusterView:
 @pytest.mark.parametrize("name", POLICIES)
 @given(view=clusters())
 @settings(max_examples=25)
-def test_no_policy_hands_out_more_than_there_is(name: str, view: ClusterView) -> None:
+def test_no_policy_hands_out_more_than_there_is(name: str, view: JobsView) -> None:
     decided = sharing_policy(name)(view)
     assert decided.used <= view.slots
     for one in view.jobs:

@@ -15,7 +15,7 @@ from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
 from covey.jobs.job_progress import JobProgress
 from covey.policy.sharing import sharing_policy
 from covey.policy.sharing.allocation import Allocation
-from covey.policy.sharing.job_view import ClusterView, Pair
+from covey.policy.sharing.job_view import JobsView, Pair
 
 EVERY = 0.2  # seconds between two looks
 LOSSES = 3  # of a job's processes, one after the other: then it has failed
@@ -139,7 +139,7 @@ class Head:
         views = tuple(self.progress[job.name].view(job, now) for job in alive)
         going = [job for job in self.jobs.values() if job.status == "running" and job not in alive]
         slots = self.cluster.slots - sum(job.workers for job in going)
-        view = ClusterView(now, slots, views, self.cluster.slice, self.packings)
+        view = JobsView(now, slots, views, self.cluster.slice, self.packings)
         self.decided, self._next = self.policy(view), view.next_decision
         assert self.decided.used <= slots, f"{self.cluster.policy} handed out {self.decided.used} of {slots} slots"
         self._paired = {pair: self._paired.get(pair, time.time()) for pair in self.decided.pairs}

@@ -15,7 +15,7 @@ import msgspec
 from covey.jobs.job_sets import JobCurve, JobSet, SetJob
 from covey.policy.sharing import POLICIES, SharingPolicy
 from covey.policy.sharing.allocation import Allocation
-from covey.policy.sharing.job_view import ClusterView, JobView, Pair
+from covey.policy.sharing.job_view import JobsView, JobView, Pair
 
 LIMIT = 2.0  # a job's limit of samples, in what it will need until it has converged
 FRICTION = 0.95  # of their speed is left to two jobs that are packed, beside what they take from each other
@@ -30,7 +30,7 @@ class RehearsalTimes(msgspec.Struct, kw_only=True, frozen=True):
     error: float = 0.1  # sigma of the logarithm of a predicted speed over the true one
 
 
-class Rehearsed(msgspec.Struct, kw_only=True, frozen=True):
+class PolicyTimes(msgspec.Struct, kw_only=True, frozen=True):
     """How a policy did."""
 
     policy: str
@@ -101,7 +101,7 @@ class Rehearsal:
         self._finish: list[tuple[float, int, str]] = []  # a heap; a job that has changed since is passed over
         self._serial: dict[str, int] = {}
 
-    def run(self, name: str) -> Rehearsed:
+    def run(self, name: str) -> PolicyTimes:
         """All jobs, from the first arrival to the last end."""
         curves = {curve.name: curve for curve in self.set.curves}
         coming = sorted(self.set.jobs, key=lambda job: (job.arrives, job.name), reverse=True)
@@ -118,7 +118,7 @@ class Rehearsal:
                 self._apply(self.policy(self._view()))
                 tick = self._view().next_decision
         waits = [(job.first or 0.0) - job.asked.arrives for job in self.ended]
-        return Rehearsed(
+        return PolicyTimes(
             policy=name, mean_completion=fmean(self.ends.values()), mean_wait=fmean(waits), makespan=self.now,
             busy=self.busy / (self.now * self.set.slots or 1), starts=sum(job.starts for job in self.ended),
             ends=self.ends,
@@ -133,9 +133,9 @@ class Rehearsal:
         job.measured()
         self.active[asked.name] = job
 
-    def _view(self) -> ClusterView:
+    def _view(self) -> JobsView:
         views = tuple(job.view() for job in self.active.values())
-        return ClusterView(self.now, self.set.slots, views, self.times.slice, self.packings)
+        return JobsView(self.now, self.set.slots, views, self.times.slice, self.packings)
 
     def _next_end(self) -> float:
         while self._finish:
@@ -198,7 +198,7 @@ class Rehearsal:
 def rehearse(
     jobs: JobSet, policies: Iterable[str] = tuple(POLICIES), times: RehearsalTimes | None = None,
     told: Callable[[str], None] = lambda line: None,
-) -> list[Rehearsed]:  # fmt: skip
+) -> list[PolicyTimes]:  # fmt: skip
     """How each policy does with these jobs, the one with the shortest mean completion first."""
     found = []
     for name in policies:

@@ -12,7 +12,7 @@ from rich.text import Text
 from covey.jobs.job_folder import JobFolder
 from covey.jobs.job_log import KnownJob
 from covey.jobs.job_sets import JobSet
-from covey.jobs.rehearsal import Rehearsed
+from covey.jobs.rehearsal import PolicyTimes
 from covey.simulate.units import format_duration
 
 COLORS = {"running": "green", "failed": "red", "refused": "red", "suspended": "yellow", "stopped": "yellow"}
@@ -41,7 +41,7 @@ def print_jobs(console: Console, folder: JobFolder, jobs: Sequence[KnownJob]) ->
     console.print(table)
 
 
-def print_rehearsals(console: Console, jobs: JobSet, found: Sequence[Rehearsed]) -> None:
+def print_rehearsals(console: Console, jobs: JobSet, found: Sequence[PolicyTimes]) -> None:
     """One line for each policy, the best first."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("policy", "mean completion", "to fair", "mean wait", "all done", "slots busy", "starts"):

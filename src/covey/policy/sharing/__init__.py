@@ -10,12 +10,12 @@ from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.dolphin import dolphin
 from covey.policy.sharing.flexps import flexps
 from covey.policy.sharing.gandiva import gandiva
-from covey.policy.sharing.job_view import ClusterView
+from covey.policy.sharing.job_view import JobsView
 from covey.policy.sharing.optimus import optimus
 from covey.policy.sharing.queues import fair, fifo
 from covey.policy.sharing.slaq import slaq, slaq_maxmin
 
-SharingPolicy = Callable[[ClusterView], Allocation]
+SharingPolicy = Callable[[JobsView], Allocation]
 
 POLICIES: Mapping[str, SharingPolicy] = {
     "fifo": fifo, "fair": fair, "optimus": optimus, "slaq": slaq, "slaq_maxmin": slaq_maxmin, "gandiva": gandiva,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from covey.policy.sharing.job_view import ClusterView, JobView, Pair
+from covey.policy.sharing.job_view import JobsView, JobView, Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def admitted(order: Iterable[JobView], slots: int) -> dict[str, int]:
     return given
 
 
-def in_turns(view: ClusterView) -> list[JobView]:
+def in_turns(view: JobsView) -> list[JobView]:
     """Round robin: who runs keeps its slots until its slice is over, then whoever has waited longest comes next."""
 
     def turn(job: JobView) -> tuple[int, float, float, str]:

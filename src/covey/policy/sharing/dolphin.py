@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from covey.policy.sharing.allocation import Allocation, admitted, filled_evenly, in_turns
-from covey.policy.sharing.job_view import ClusterView, JobView
+from covey.policy.sharing.job_view import JobsView, JobView
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class BlockMove(NamedTuple):
     to: int
 
 
-def dolphin(view: ClusterView) -> Allocation:
+def dolphin(view: JobsView) -> Allocation:
     """Equal shares, of which each job uses as much as its cost model says: more workers would wait for servers."""
     order = in_turns(view)
     shares = filled_evenly(admitted(order, view.slots), order, view.slots)

@@ -6,14 +6,14 @@ import re
 
 from covey.errors import PlanError
 from covey.policy.sharing.allocation import Allocation
-from covey.policy.sharing.job_view import ClusterView, JobStage, JobView
+from covey.policy.sharing.job_view import JobStage, JobsView, JobView
 from covey.policy.sharing.queues import in_order
 
 _STAGE = re.compile(r"([0-9]{1,6})(?:@([0-9]{1,3})%)?")
 EXAMPLE = "--stages '1@30%, 4': one worker for 30 % of the samples, then four"
 
 
-def flexps(view: ClusterView) -> Allocation:
+def flexps(view: JobsView) -> Allocation:
     """In the order of arrival each job gets what its stage wants; nobody overtakes."""
     return in_order(view, stage_workers)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from covey.policy.sharing.allocation import Allocation, admitted, filled_evenly, in_turns
-from covey.policy.sharing.job_view import ClusterView, JobView, Pair
+from covey.policy.sharing.job_view import JobsView, JobView, Pair
 
 
-def gandiva(view: ClusterView) -> Allocation:
+def gandiva(view: JobsView) -> Allocation:
     """Round robin in slices; two jobs of one size are packed into the same slots unless they were seen to lose by it.
 
     When nobody waits, jobs are alone, and grow.

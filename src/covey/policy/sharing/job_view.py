@@ -62,7 +62,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class JobsView:
     """All jobs at one moment; one slot is room for one worker."""
 
     now: float

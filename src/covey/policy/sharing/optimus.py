@@ -6,10 +6,10 @@ from statistics import median
 
 from covey.policy.sharing.allocation import Allocation, admitted
 from covey.policy.sharing.greedy import Cost, greedy
-from covey.policy.sharing.job_view import ClusterView, JobView
+from covey.policy.sharing.job_view import JobsView, JobView
 
 
-def optimus(view: ClusterView) -> Allocation:
+def optimus(view: JobsView) -> Allocation:
     """One worker more at a time for the job whose predicted time it shortens most.
 
     The paper starts every job. Where there are more jobs than slots, those with the shortest predicted time come first.
@@ -26,7 +26,7 @@ def optimus(view: ClusterView) -> Allocation:
     return Allocation({name: counts[0] for name, counts in grown.items()})
 
 
-def samples_left(view: ClusterView) -> dict[str, float]:
+def samples_left(view: JobsView) -> dict[str, float]:
     """Of each job; where that cannot be known, what is usual here."""
     known = {job.name: job.left for job in view.jobs}
     usual = median([left for left in known.values() if left is not None] or [1.0])

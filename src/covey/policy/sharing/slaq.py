@@ -7,10 +7,10 @@ import itertools
 from covey.policy.sharing.allocation import Allocation, admitted
 from covey.policy.sharing.curve_fitting import slaq_curve
 from covey.policy.sharing.greedy import Cost, greedy
-from covey.policy.sharing.job_view import ClusterView, JobView
+from covey.policy.sharing.job_view import JobsView, JobView
 
 
-def slaq(view: ClusterView) -> Allocation:
+def slaq(view: JobsView) -> Allocation:
     """The next worker goes to the job that gains most from it."""
     given, jobs = _first_workers(view)
     grown = greedy(
@@ -21,7 +21,7 @@ def slaq(view: ClusterView) -> Allocation:
     return Allocation({name: counts[0] for name, counts in grown.items()})
 
 
-def slaq_maxmin(view: ClusterView) -> Allocation:
+def slaq_maxmin(view: JobsView) -> Allocation:
     """The next worker goes to the job that will gain least of all, as long as it gains anything by it."""
     given, jobs = _first_workers(view)
     left, growing = view.slots - sum(given.values()), dict(jobs)
@@ -53,7 +53,7 @@ def _cost(job: JobView, seconds: float) -> Cost:
     return lambda counts: -progress(job, counts[0], seconds)
 
 
-def _first_workers(view: ClusterView) -> tuple[dict[str, int], dict[str, JobView]]:
+def _first_workers(view: JobsView) -> tuple[dict[str, int], dict[str, JobView]]:
     """The smallest number for each job that fits, those first that gain most by it."""
 
     def order(job: JobView) -> tuple[float, float, str]:
