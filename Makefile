@@ -4,7 +4,7 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full together check style types layers packages bench pages docs site clean
+.PHONY: help setup run test test-full together check style types layers packages bench pages docs site papers clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -78,6 +78,9 @@ docs: setup  ## run every example in the docs
 
 site: $(engines)  ## build the documentation as a web site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict --config-file website/mkdocs.yml
+
+papers: setup  ## write docs/papers.md: the surveys' tables again, scaled to this machine
+	$(python) -m benchmarks.papers
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

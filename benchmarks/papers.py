@@ -1,0 +1,160 @@
+"""The surveys' tables again, scaled to this machine: `python -m benchmarks.papers` writes docs/papers.md.
+
+Systems run in virtual time on the digits, with four workers; speed-ups are measured by benchmarks.local_parallelism and
+benchmarks.model_parallelism, whose tables are in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import covey
+from covey import catalog
+from covey.advise.delay import GIB, PATTERNS, ExchangeCosts, delay
+from covey.simulate import from_flags
+from covey.systems import CATEGORIES, ROWS, SYSTEMS, SurveyRow
+from covey.task import load_task
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "papers.md"
+WORKERS, EPOCHS = 4, 4
+CLUSTER = {"bandwidth": "100mbit", "compute": "10ms"}
+
+LANGER = (
+    "bigdl", "caffeonspark", "cots_hpc", "dpsgd", "distbelief", "easgd", "firecaffe", "gosgd", "mpca", "mxnet",
+    "parameter_server", "petuum", "project_adam", "pytorch", "sparknet", "tensorflow", "tree_easgd",
+)  # fmt: skip
+MAYER = {  # Table 3 as printed: optimization, scheduling, and gradient quantization
+    "caffe2": ("decentralized", "synchronous", "none"),
+    "chainermn": ("decentralized", "synchronous", "none"),
+    "cntk": ("both", "bounded, by BMUF", "1 bit"),
+    "dl4j": ("both", "synchronous and asynchronous", "1 bit, Strom"),
+    "mxnet": ("centralized", "synchronous and asynchronous", "2 bits with error feedback"),
+    "pytorch": ("both", "synchronous and asynchronous", "none"),
+    "singa": ("both", "synchronous and asynchronous", "none"),
+    "tensorflow": ("centralized", "synchronous and asynchronous", "none"),
+}
+WITH_CODEC = {
+    "cntk": "sliced + onebit", "dl4j": "asynchronous + strom", "mxnet": "mxnet + error_feedback + twobit",
+}  # fmt: skip
+MODELS = {"GoogLeNet": 6.8e6, "ResNet-50": 25.6e6, "VGG-A": 132.9e6}  # parameters
+NETWORKS = {"1 Gbit/s": 1e9 / 8, "10 Gbit/s": 10e9 / 8, "56 Gbit/s": 56e9 / 8}
+SHOWN = ("star", "binomial tree", "asynchronous, all workers", "a server per worker", "ring")
+
+
+def trained(spec: str) -> tuple[str, str, str]:
+    """A SPEC's accuracy, virtual seconds and megabytes of one worker; without momentum where that cannot be shared."""
+    task = load_task(str(ROOT / "examples" / "digits.py"))
+    if spec.startswith("hogwild"):
+        task = replace(task, optimizer=lambda params: torch.optim.SGD(params, lr=0.1))
+    result = covey.fit(
+        task, spec, WORKERS, engine="simulated", epochs=EPOCHS, runs=False, cluster=from_flags(**CLUSTER)
+    )
+    sent = result.traffic.bytes / WORKERS / 1e6
+    return f"{result.history[-1]['accuracy']:.1%}", f"{result.seconds:.1f} s", f"{sent:.1f} MB"
+
+
+def command(spec: str) -> str:
+    return f"`covey run FILE --strategy {shlex.quote(spec)} --workers {WORKERS}`"
+
+
+def row_of(name: str) -> SurveyRow:
+    found = SYSTEMS[name].row if name in SYSTEMS else ROWS[name]
+    assert found is not None
+    return found
+
+
+def langer() -> list[str]:
+    lines = [
+        "| system | printed: optimization, scheduling, exchange, topology | here | accuracy | time | sent | command |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in LANGER:
+        lines.append(f"{placed(name)} {' | '.join(trained(name))} | {command(name)} |")
+    return lines
+
+
+def placed(name: str) -> str:
+    """The beginning of a row: a system's place in the taxonomy, as printed and as it is here."""
+    printed, place = row_of(name), catalog.resolve(name, WORKERS).taxonomy
+    here = f"{place.optimization}, {place.scheduling}, {place.exchange}, {place.topology}"
+    told = f"{printed.optimization}, {printed.scheduling}, {printed.exchange}, {printed.topology}"
+    return f"| {name} | {told} | {here} |"
+
+
+def mayer() -> list[str]:
+    lines = [
+        "| framework | printed: optimization, scheduling, quantization | SPEC | accuracy | time | sent |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, printed in MAYER.items():
+        for spec in (name, *([WITH_CODEC[name]] if name in WITH_CODEC else [])):
+            lines.append(f"| {name} | {', '.join(printed)} | `{spec}` | {' | '.join(trained(spec))} |")
+    return lines
+
+
+def categories() -> list[str]:
+    lines = [
+        "| name | printed: synchronization, architecture, concept | accuracy | time | sent |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, printed in CATEGORIES.items():
+        told = f"{printed.synchronization}, {printed.architecture}, {printed.concept}"
+        lines.append(f"| {name} | {told} | {' | '.join(trained(name))} |")
+    return lines
+
+
+def figure_14() -> list[str]:
+    assert set(SHOWN) <= set(PATTERNS)
+    lines = [f"| model, network, workers | {' | '.join(SHOWN)} |", f"|---|{'---|' * len(SHOWN)}"]
+    for model, parameters in MODELS.items():
+        for network, rate in NETWORKS.items():
+            for workers in (8, 32):
+                costs = ExchangeCosts(bytes=4 * parameters, bandwidth=rate, reduce=10 * GIB, update=2 * GIB)
+                delays = " | ".join(f"{delay(pattern, workers, costs):.3g} s" for pattern in SHOWN)
+                lines.append(f"| {model}, {network}, {workers} | {delays} |")
+    return lines
+
+
+def main() -> None:
+    parts = [
+        "# The surveys' tables, again", "",
+        "`make papers` writes this page. Everything is scaled to one small machine: the task is the handwritten digits "
+        f"(5,000 parameters), {WORKERS} workers at {CLUSTER['bandwidth']} with batches of {CLUSTER['compute']}, "
+        f"{EPOCHS} passes, in virtual time.", "",
+        "## Langer et al. 2020, Table 1", "",
+        "The survey prints no measurements in this table; what can be compared is each system's place in the taxonomy. "
+        "Where *here* differs, the survey lists several modes of a system, of which its SPEC runs one, or says "
+        "*parameter server* for what is a replicated optimizer. Accuracies differ since strategies weigh stale and "
+        "summed gradients differently at one learning rate.", "",
+        *langer(), "",
+        "## Mayer and Jacobsen 2020, Table 1", "",
+        "The rows of that table that run here; it prints categories only.", "",
+        *categories(), "",
+        "## Mayer and Jacobsen 2020, Table 3", "",
+        "Caffe, Theano and Keras have no distribution of their own. Numbers of commits and questions are not "
+        "repeated.", "",
+        *mayer(), "",
+        "## Langer et al. 2020, Figure 14", "",
+        "The least delay of one exchange by the survey's formulas, with its constants (sums at 10 GiB/s, updates at 2 "
+        "GiB/s); the survey prints curves, not numbers, and its conclusion can be read off: VGG-A at one server takes "
+        "minutes on Ethernet, and a ring or a server per worker makes it feasible. `covey advise FILE --delays` draws "
+        "the same for a model and a network of your own.", "",
+        *figure_14(), "",
+        "## Lerat et al. 2022, Tables 1 to 3", "",
+        "Speed-ups of threads, processes, stages, MPI and Spark are measured, beside the printed ones, in "
+        "[Benchmarks](benchmarks.md#data-and-model-parallelism-lerat-et-al-2022-table-2) and "
+        "[Benchmarks](benchmarks.md#engines-on-one-machine-lerat-et-al-2022-tables-1-and-3) "
+        "(`python -m benchmarks.local_parallelism`, `python -m benchmarks.model_parallelism`). They are lower, as two "
+        "cores allow at most 2x, where the paper used several machines and GPUs. In the paper Spark is far behind MPI; "
+        "here both are alike, as covey's workers exchange by themselves under either. `make papers` does "
+        "not repeat them, as they take half an hour on a quiet machine.", "",
+    ]  # fmt: skip
+    PAGE.write_text("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
