@@ -73,9 +73,7 @@ def langer() -> list[str]:
         "| system | printed: optimization, scheduling, exchange, topology | here | accuracy | time | sent | command |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in LANGER:
-        lines.append(f"{placed(name)} {' | '.join(trained(name))} | {command(name)} |")
-    return lines
+    return [*lines, *(f"{placed(name)} {' | '.join(trained(name))} | {command(name)} |" for name in LANGER)]
 
 
 def placed(name: str) -> str:
@@ -92,8 +90,8 @@ def mayer() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for name, printed in MAYER.items():
-        for spec in (name, *([WITH_CODEC[name]] if name in WITH_CODEC else [])):
-            lines.append(f"| {name} | {', '.join(printed)} | `{spec}` | {' | '.join(trained(spec))} |")
+        specs = (name, *([WITH_CODEC[name]] if name in WITH_CODEC else []))
+        lines += [f"| {name} | {', '.join(printed)} | `{spec}` | {' | '.join(trained(spec))} |" for spec in specs]
     return lines
 
 
