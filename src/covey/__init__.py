@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from covey.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from covey import advise, compare, data, nn, parallelism, report, simulate, spark
+    from covey import advise, compare, data, nn, parallelism, report, simulate, spark, tune
     from covey.catalog import register
     from covey.engines.cluster.places import Places
     from covey.engines.cluster.site_messages import SiteConfig
@@ -47,7 +47,7 @@ _HOME = {
     "SiteConfig": "covey.engines.cluster.site_messages",
 }  # fmt: skip
 
-MODULES = ("advise", "compare", "data", "nn", "parallelism", "report", "simulate", "spark")
+MODULES = ("advise", "compare", "data", "nn", "parallelism", "report", "simulate", "spark", "tune")
 """The public modules; in each, the names of its `__all__` are public."""
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
     "Message", "Node", "PeerLost", "Places", "PlanError", "PrivateSgd", "Replica", "Result", "Role", "RoleFailed",
     "SaveError", "ServerPlan", "SiteConfig", "Stalled", "Strategy", "Task", "TaskTerms", "Taxonomy", "TrafficFormula",
     "Vector", "accuracy", "advise", "compare", "cut_here", "data", "federate", "fit", "join", "nn", "parallelism",
-    "register", "report", "simulate", "spark",
+    "register", "report", "simulate", "spark", "tune",
 ]  # fmt: skip
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
+_CALLED = re.compile(r"(.+?):([A-Za-z_][A-Za-z0-9_]*)\((.*)\)", re.DOTALL)
 FEW = 8  # names that are all shown
 NEAREST = 3
 TYPED = "COVEY_TYPED"  # in the environment, which roles inherit: a command line has asked for this
@@ -59,7 +62,30 @@ def _either(names: list[str]) -> str:
     return " or ".join([*([", ".join(quoted[:-1])] if quoted[1:] else []), quoted[-1]])
 
 
-def task_file(where: str) -> Path:
-    """The file in `path/file.py` or `path/file.py:NAME`, on a host that may not have it; a path may hold colons."""
+class TaskName(NamedTuple):
+    """`path/file.py`, `path/file.py:NAME` or `path/file.py:NAME(key=value, …)`, in its parts."""
+
+    file: Path
+    name: str  # empty where none is given
+    arguments: str | None = None  # what stands in the parentheses
+
+    def absolute(self) -> str:
+        """The same, for processes that are in another folder."""
+        called = "" if self.arguments is None else f"({self.arguments})"
+        return os.path.abspath(self.file) + (f":{self.name}{called}" if self.name else "")
+
+
+def task_name(where: str) -> TaskName:
+    """Take the name of a task apart, on a host that may not have its file; a path may hold colons."""
+    if Path(where).is_file():
+        return TaskName(Path(where), "")
+    if called := _CALLED.fullmatch(where):
+        return TaskName(Path(called[1]), called[2], called[3])
     path, colon, name = where.rpartition(":")
-    return Path(path) if colon and name.isidentifier() and not Path(where).is_file() else Path(where)
+    return TaskName(Path(path), name) if colon else TaskName(Path(where), "")
+
+
+def task_file(where: str) -> Path:
+    """The file of a task."""
+    found = task_name(where)
+    return found.file if found.name.isidentifier() else Path(where)

@@ -50,7 +50,7 @@ def test_asha_never_waits_for_a_rung_to_fill() -> None:
 
 
 def test_asha_promotes_the_highest_rung_first_and_nobody_beyond_the_end() -> None:
-    low = [paused(number, number / 10) for number in range(4)]
+    low = [paused(number, 0.91 + number / 100) for number in range(4)]  # one of them could be promoted too
     high = [TrialState(number, ((1, 0.9), (4, number / 10))) for number in range(4, 8)]
     assert Asha().next([*low, *high], LIMITS).move == Asha().next([*high, *low], LIMITS).move
     move = Asha().next([*low, *high], LIMITS).move
@@ -115,6 +115,15 @@ def test_pop_lets_others_have_the_slots_that_are_not_dedicated() -> None:
     limits = SearchLimits(epochs=16, trials=2, slots=2)
     assert Pop(target=0.9, poor=0.0).next([sure, unsure], limits).move.trial == 0
     assert Pop(target=0.9, poor=0.0).next([busy, unsure], limits).move.trial == 1
+
+
+def test_pop_dedicates_no_more_slots_than_are_deserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are promising, at chances that deserve one slot: while one runs, the other slot tries something new."""
+    monkeypatch.setattr(Pop, "chances", lambda *_: {0: 0.75, 1: 0.7})
+    assert divided({0: 0.75, 1: 0.7}, slots=2) == ({0, 1}, 1)
+    limits = SearchLimits(epochs=16, trials=3, slots=2)
+    move = Pop().next([TrialState(0, ((1, 0.5),), running=True), paused(1, 0.5)], limits).move
+    assert move is not None and move.trial is None
 
 
 def test_tupaq_drops_what_is_half_as_bad_again() -> None:

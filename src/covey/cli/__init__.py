@@ -27,6 +27,7 @@ from covey.cli import (
 )  # fmt: skip
 from covey.cli.layouts import cut, search
 from covey.cli.progress import page
+from covey.cli.tuning import tune
 from covey.version import __version__
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command("calibrate")(calibrate.command)
 app.command("compare")(compare.command)
 app.command("advise")(advise.command)
 app.command("scale")(scale.command)
+app.command("tune")(tune.command)
 app.command("cut")(cut.command)
 app.command("search")(search.command)
 app.command("trace")(trace.command)

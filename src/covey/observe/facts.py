@@ -15,6 +15,9 @@ SCHEMA = f"{FAMILY}1"
 FACTS, JOURNAL, NOW, RESULT, INSIDE = "facts.json", "journal.jsonl", "now.json", "result.json", "runs"
 
 
+RecordKind = Literal["run", "comparison", "study"]
+
+
 class RunFacts(msgspec.Struct, kw_only=True):
     """What is known before the run."""
 
@@ -39,7 +42,7 @@ class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     schema: str
     id: str
     began: str  # UTC
-    kind: Literal["run", "comparison"] = "run"
+    kind: RecordKind = "run"
     run: RunFacts
     source: str = ""  # sha256 of the task's file
     commit: str = ""  # that git has checked out where the task lies

@@ -48,9 +48,9 @@ class RunRecordFolder:
 
     @cached_property
     def verdict(self) -> str:
-        """Of a comparison that has ended."""
+        """Of a comparison, or a search, that has ended."""
         place = self.path / RESULT
-        if self.facts.kind != "comparison" or not os.path.lexists(place):
+        if self.facts.kind == "run" or not os.path.lexists(place):
             return ""
         return str(_comparisons.read_file(place).get("verdict", ""))
 

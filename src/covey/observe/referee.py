@@ -64,6 +64,7 @@ class Referee:
     prefers: Preference | None = None
     best: BestScore | None = None
     follows = ""  # the metric that a scheduler of the task follows
+    pause: int | None = None  # samples at which the run is kept, and ends for now
     known = -1  # samples up to which an earlier attempt at this run has told its scores
 
     def __init__(
@@ -177,6 +178,11 @@ class Referee:
             return False
         since = [row for row in self.history if int(row["samples"] or 0) > self.best.samples]
         return len(since) >= self.prefers.patience
+
+    @property
+    def paused(self) -> bool:
+        """Whether the model was scored at the point where the run is to pause."""
+        return self.pause is not None and bool(self.history) and int(self.history[-1]["samples"] or 0) >= self.pause
 
     def _check_metric(self, metric: str, asked: str) -> None:
         scores = self.history[-1].keys() - {"seconds", "samples", "bytes"}

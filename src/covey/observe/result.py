@@ -24,7 +24,7 @@ from covey.observe.usage import Row as Use
 from covey.simulate.units import format_duration
 
 OURS = ("seconds", "samples", "bytes")  # of a line of the history; all else is a score
-Stopped = Literal["budget", "target", "patience", "interrupted", "privacy"]
+Stopped = Literal["budget", "target", "patience", "paused", "interrupted", "privacy"]
 
 
 class Traffic(msgspec.Struct, kw_only=True):

@@ -123,7 +123,7 @@ class _SeenRecord:
     def _verdict(self) -> str:
         """Of a comparison; its journal ends after its result is written."""
         try:
-            return _verdicts.read_file(self.path / RESULT).verdict if self.row.kind == "comparison" else ""
+            return _verdicts.read_file(self.path / RESULT).verdict if self.row.kind != "run" else ""
         except (WireError, OSError):
             return ""
 
@@ -186,7 +186,7 @@ class WatchedFolder:
             if known in self._seen or os.path.isfile(runs / name / FACTS):
                 yield known, (runs / name, parent)
                 seen = self._seen.get(known)
-                if not parent and seen and seen.row.kind == "comparison":
+                if not parent and seen and seen.row.kind != "run":
                     yield from self._records(runs / name / INSIDE, known)
 
     def _next(self) -> int:

@@ -27,6 +27,11 @@ class Recorded:
             for epochs in range(first, last + 1)
         ]
 
+    @property
+    def lost(self) -> int | None:
+        """The epochs after which it failed, if it did."""
+        return self.curve[-1][0] if self.curve and self.curve[-1][1] == WORST else None
+
     def _latest(self, epochs: int) -> float:
         """Where an epoch was not scored, the one before counts."""
         found = [score for when, score in self.curve if when <= epochs]
@@ -66,8 +71,9 @@ def rehearse(policy: SearchPolicy, recorded: Sequence[Recorded], limits: SearchL
             trial = states[number]
             assert move.until > trial.reached and not trial.running and not trial.over, "a policy asked for nothing"
             states[number] = replace(trial, running=True)
-            epochs += move.until - trial.reached
-            heapq.heappush(due, (now + parents[number].seconds * (move.until - trial.reached), number, move.until))
+            until = min(move.until, parents[number].lost or move.until)
+            epochs += until - trial.reached
+            heapq.heappush(due, (now + parents[number].seconds * (until - trial.reached), number, until))
         if not due:
             return Rehearsed(best, epochs, now, len(states), found)
         now, number, until = heapq.heappop(due)

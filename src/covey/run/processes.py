@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
 from covey.errors import CheckpointError
 from covey.membership import Deaths
 from covey.model import build, scored
-from covey.names import option
+from covey.names import option, task_name
 from covey.observe.membership import MembershipLog
 from covey.observe.result import Result, conclude
 from covey.run import roles
@@ -194,7 +193,7 @@ def _work(
 ) -> RoleWork:
     given = asked.options.training
     return RoleWork(
-        task=os.path.abspath(asked.name) if asked.name else "",
+        task=task_name(asked.name).absolute() if asked.name else "",
         strategy=None if asked.spec.from_outside else asked.spec, text=asked.strategy.text,
         workers=len(asked.plan.limits), replicas=asked.deal.workers,
         servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,

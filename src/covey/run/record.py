@@ -19,7 +19,7 @@ import msgspec
 from covey import atomic_file, faults
 from covey.errors import CheckpointError, PlanError, SaveError
 from covey.names import option, task_file
-from covey.observe.facts import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts, RunFacts
+from covey.observe.facts import FACTS, JOURNAL, RESULT, SCHEMA, RecordFacts, RecordKind, RunFacts
 from covey.observe.journal import Journal
 from covey.observe.result import Result
 
@@ -66,7 +66,7 @@ def folder_of_runs(wanted: str | os.PathLike[str] | Literal[False] | None) -> Pa
 @contextmanager
 def recording(
     runs: Path, known: RunFacts, task: str, say: Callable[[str], None], cluster: str = "",
-    kind: Literal["run", "comparison"] = "run",
+    kind: RecordKind = "run",
 ) -> Iterator[RecordFolder | None]:  # fmt: skip
     """A new record; None where no folder can be made. Whatever is raised inside is its end; a refusal leaves none."""
     made = _made(runs, known, task, cluster, kind, say)

@@ -34,7 +34,7 @@ from covey.spec import Spec
 from covey.spec.worker_range import WorkerRange, parse_workers
 from covey.strategy import Plan, Strategy
 from covey.strategy.roles import shown_by_any
-from covey.target import Target, parse_target
+from covey.target import Target
 from covey.task import Task, load_task
 from covey.task.schedule import COUNTED
 
@@ -61,6 +61,8 @@ class Request:
     scored: Callable[[Row, dict[str, float]], None] | None = None  # is told of each score
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
     lead: Lead | None = None  # of a launcher that has stood by
+    pause: int | None = None  # samples at which the run is kept, and ends for now
+    own_settings: bool = False  # of the task's optimizer, not those of the checkpoint; only in virtual time
     auto: bool = False  # the run finds out itself how many workers are worth it
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
@@ -93,8 +95,6 @@ def request(
             f"{chosen.name} says itself which samples a gradient is of, so every worker needs them all; with rows that "
             "stay where they are, use a strategy that leaves the batches to the worker, such as bsp or sparknet"
         )
-    if given.budget.until:
-        parse_target(given.budget.until)
     name = task if isinstance(task, str) else ""
     say = given.output.watcher.say if given.output.watcher else None
     task = load_task(task, say) if isinstance(task, str) else task
@@ -221,7 +221,7 @@ def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:
         min(every, asked.budget or every), asked.target, total=asked.budget, confirm=budget.confirm,
         steps=_scoring_steps(asked, skipped),
     )  # fmt: skip
-    found.interval, found.prefers = budget.score_seconds, preference(asked.task, budget)
+    found.interval, found.prefers, found.pause = budget.score_seconds, preference(asked.task, budget), asked.pause
     found.follows = asked.task.schedule_by if asked.task.schedule_by not in COUNTED else ""
     if asked.scored:
         found.told = asked.scored

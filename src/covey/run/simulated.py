@@ -96,6 +96,9 @@ def _restore(asked: Request, attempt: VirtualAttempt, replicas: Mapping[Address,
             ) for role in asked.plan.roles
         }  # fmt: skip
     for who, state in attempt.states.items():
+        if asked.own_settings:
+            groups = replicas[who].optimizer.state_dict()["param_groups"]
+            state.replica["optimizer"] = {**state.replica["optimizer"], "param_groups": groups}
         restore(replicas[who], state.replica)
 
 

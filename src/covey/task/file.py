@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from hashlib import sha256
 from importlib.machinery import SourceFileLoader
@@ -12,34 +13,60 @@ from pathlib import Path
 from types import ModuleType
 
 from covey.errors import PlanError
+from covey.names import task_name
 from covey.reminders import reminded
 from covey.task.arguments import describe
 from covey.task.definition import Task
+from covey.task.made import made
 
 TASK_MODULE = "covey_task_"  # how the modules are called that `load_task` makes of files
 
 
 def load_task(where: str, say: Callable[[str], None] | None = None) -> Task:
-    """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given. `say` hears if it takes long."""
-    path, name = _split(where)
+    """The Task of `path/file.py` or `path/file.py:NAME`; NAME is `task` unless given. `say` hears if it takes long.
+
+    NAME may be a function that returns a Task; `path/file.py:NAME(width=32)` says with which arguments it is called.
+    """
+    path, name, arguments = _split(where)
     with reminded(say, f"importing {path}"):
         module = import_file(path)
+    return task_of(module, path, name, arguments)
+
+
+def task_of(module: ModuleType, path: Path, name: str, arguments: str | None = None) -> Task:
+    """The Task of this name in a file that was imported."""
     found = getattr(module, name, None)
+    if inspect.isfunction(found):
+        return made(f"{path}:{name}", found, arguments or "")
     if isinstance(found, Task):
-        return found
+        if arguments is None:
+            return found
+        raise PlanError(f"{path}:{name} is a covey.Task, which takes no arguments: write def {name}(…) that returns it")
     tasks = [key for key, value in vars(module).items() if isinstance(value, Task)]
     hint = f"it has {', '.join(f'{path}:{key}' for key in tasks)}" if tasks else f"write {name} = covey.Task(…) in it"
     what = f"no {name!r}" if not hasattr(module, name) else f"{name!r} as {describe(found)}, not as a covey.Task"
     raise PlanError(f"{path} has {what}; {hint}")
 
 
-def _split(where: str) -> tuple[Path, str]:
-    path, colon, name = where.rpartition(":")
-    if not colon or Path(where).is_file():
-        path, name = where, "task"
+def task_parameters(where: str) -> Mapping[str, inspect.Parameter]:
+    """What the function that makes a task takes; empty where the file has a Task itself."""
+    path, name, arguments = _split(where)
+    if arguments is not None:
+        raise PlanError(f"{where}: write {path}:{name}, as the arguments are looked for")
+    module = import_file(path)
+    found = getattr(module, name, None)
+    if inspect.isfunction(found):
+        return inspect.signature(found).parameters
+    task_of(module, path, name)  # says what is wrong, where it is no task
+    return {}
+
+
+def _split(where: str) -> tuple[Path, str, str | None]:
+    path, name, arguments = task_name(where)
+    name = name or ("" if where == f"{path}:" else "task")
     if not name.isidentifier():
         raise PlanError(f"{where!r}: after the colon goes the name of a Task in the file, as in {path}:task")
-    return Path(path), name
+    return path, name, arguments
 
 
 def import_file(path: Path) -> ModuleType:

@@ -27,7 +27,7 @@ COLORS = {"running": "green", "failed": "red", "lost": "red", "interrupted": "ye
 def print_runs(console: Console, place: Path, records: Sequence[RunRecordFolder]) -> None:
     """One line for each record."""
     if not records:
-        console.print(Text(f"no records in {place}: every covey run, simulate, launch and compare adds one"))
+        console.print(Text(f"no records in {place}: every covey run, simulate, launch, compare and tune adds one"))
         return
     columns = {
         "id": [Text(record.facts.id) for record in records], "status": [_status(record) for record in records],
@@ -63,7 +63,7 @@ def print_run(console: Console, record: RunRecordFolder) -> None:
     if record.result:
         until = record.result.settings.get("until")
         print_result(console, record.result, until, {}, everything=False)
-    elif record.facts.kind == "comparison":
+    elif record.facts.kind != "run":
         print_runs(console, record.path, record.inside())
     elif now := record.moment:
         console.print(Text(

@@ -95,6 +95,7 @@ class VirtualEngine:
             self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._lives
         )
         attempt.attach(parts, self._perform, cluster.kills)
+        self._scores.keeper = attempt.keeper
 
     def _make_teller(self, kept: Sequence[Tally]) -> Teller:
         return Teller(kept)

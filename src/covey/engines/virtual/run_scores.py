@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.scored_states import Handler, ScoredStates
 from covey.engines.virtual.virtual_actor import VirtualActor
 from covey.message import Address
@@ -31,6 +32,7 @@ class RunScores:
         self._due = False  # a score has its place in the agenda
         self._best: list[Snapshot] = []  # of the model that reached the target
         self.stopped: Stopped | None = None
+        self.keeper: RunKeeper | None = None
 
     def attach(self, handlers: dict[type, Handler]) -> None:
         self._states.attach(handlers)
@@ -41,7 +43,7 @@ class RunScores:
 
     def end(self) -> None:
         """All roles are through: the last score may reach the target, unless something else ended the run."""
-        if self.stopped != "target":
+        if self.stopped not in ("target", "paused"):
             self._ends()
 
     def model(self) -> list[Snapshot]:
@@ -82,7 +84,16 @@ class RunScores:
             self.stop("target")
         elif not self.stopped and self._referee.exhausted:
             self.stop("patience")
+        elif not self.stopped and self._referee.paused:
+            self.stopped, self._best = "paused", snapshots  # steps until the run is kept are neither scored nor shown
+            self._agenda.at(self._agenda.now, self._pause, None)  # not here: a program is about to go on
         self._states.spread(self._referee.followed)
+
+    def _pause(self, _: Any, __: Any) -> None:
+        if self.keeper:
+            self.keeper.begin(then=lambda: self.stop("paused"))
+        else:
+            self.stop("paused")
 
     def _judge(self, snapshots: list[Snapshot], samples: int) -> bool:
         tallies = self.teller.tallies.values()

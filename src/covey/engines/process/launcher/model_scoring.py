@@ -141,7 +141,7 @@ class ModelScoring:
             present = self.monitor.rebirths.present(self.roster.roles)
             self.board.tell(present, control.Freeze(score=score))
             self.monitor.collect(control.Frozen, present)
-        return stopped or ("patience" if self.referee.exhausted else None)
+        return stopped or ("patience" if self.referee.exhausted else "paused" if self.referee.paused else None)
 
     def ask(self, evaluate: bool, file: Path | None = None) -> dict[str, float]:
         """Have the scored roles send their parts of the model; the metrics of what they make together.

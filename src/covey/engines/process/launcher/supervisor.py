@@ -164,10 +164,10 @@ class Supervisor:
         return kept
 
     def stop(self) -> None:
-        """Have the workers end: a run that is interrupted and kept, where it was kept; else each after its step."""
+        """Have the workers end: a run that can continue, where it was kept; else each after its step."""
         self.ending.begun, self.monitor.phase = True, "stopping"
-        if self.ending.reason == "interrupted" and self.keeper:
-            # an interrupted run with checkpoints can continue from here; a lost worker has to come back first
+        if self.ending.reason in ("interrupted", "paused") and self.keeper:
+            # such a run with checkpoints can continue from here; a lost worker has to come back first
             self.ending.begun = self.keep(self.keeper, go_on=False)
             return self.scoring.pauses.cancel() if self.ending.begun else None
         self.scoring.pauses.cancel()

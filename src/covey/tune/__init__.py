@@ -1,0 +1,8 @@
+"""Which settings are best? Searches over a task's arguments, strategies and codecs; trials can pause and go on."""
+
+from covey.tune.outcomes import StudyResult, TrialRow
+from covey.tune.space import Space
+from covey.tune.space_reader import parse_space
+from covey.tune.studying import tune
+
+__all__ = ["Space", "StudyResult", "TrialRow", "parse_space", "tune"]

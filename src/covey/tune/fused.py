@@ -1,0 +1,276 @@
+"""Train several trials of equal shapes in one pass (HiveMind, Narayanan et al. 2018), where that is faster.
+
+Only what one pass computes as separate ones would: one worker, plain SGD, data in tensors, models without buffers and
+dropout. Everything else is trained alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from covey.data.feed import Feed
+from covey.model import build
+from covey.model.threads import one_thread
+from covey.names import task_name
+from covey.task import Task
+from covey.task.file import task_of
+from covey.tune.segment import KEPT, MODEL, Segment, SegmentOutcome, failure_of, finite, train_segment
+
+ALIKE = ("bsp", "allreduce")  # strategies that with one worker are SGD
+STATE = "fused.safetensors"
+WORTH = 1.05  # times faster: below this, trials are trained one by one
+STEPS = 10  # that are measured, each way
+PLAIN = ("maximize", "differentiable", "nesterov")  # settings of SGD that must be off
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Fusable:
+    """A trial that can be trained together with others like it."""
+
+    segment: Segment
+    task: Task
+    model: nn.Module
+
+    def like(self, other: Fusable) -> bool:
+        """Whether both compute the same on the same batches, but for weights and settings of SGD."""
+        mine, theirs = self.task, other.task
+        shapes = [{name: p.shape for name, p in one.model.named_parameters()} for one in (self, other)]
+        same = mine.loss is theirs.loss and mine.batch_size == theirs.batch_size and shapes[0] == shapes[1]
+        return (
+            same and str(self.model) == str(other.model) and self.segment.until == other.segment.until
+            and self.begun == other.begun and _same_data(mine, theirs)
+        )  # fmt: skip
+
+    @property
+    def begun(self) -> int:
+        """Epochs that it has done."""
+        return self.segment.begun if self.kept else 0
+
+    @property
+    def state(self) -> Path:
+        return Path(self.segment.folder) / KEPT / STATE
+
+    @property
+    def kept(self) -> bool:
+        return self.segment.resumes and self.state.is_file()
+
+
+def train_together(segments: Sequence[Segment], module: ModuleType, name: str) -> Iterator[SegmentOutcome]:
+    """Train these trials, whose tasks a function of this module makes; those that are alike in one pass."""
+    open_ones: list[Fusable] = []
+    for segment in segments:
+        path, _, arguments = task_name(segment.task)
+        try:
+            task = task_of(module, path, name, arguments)
+            one = fusable(segment, task) if segment.fuse != "never" else None
+        except Exception as error:  # of the user's code
+            yield SegmentOutcome(trial=segment.trial, failure=failure_of(error))
+            continue
+        if one is None:
+            yield train_segment(segment, task)
+        else:
+            open_ones.append(one)
+    while open_ones:
+        group = [one for one in open_ones if one.like(open_ones[0])]
+        open_ones = [one for one in open_ones if one not in group]
+        yield from _group(group)
+
+
+def _group(group: Sequence[Fusable]) -> Iterator[SegmentOutcome]:
+    """Train trials that are alike: in one pass if that was asked for, has begun so, or pays."""
+    with one_thread():
+        begun = any(one.kept for one in group)
+        ratio = None
+        if not begun and len(group) > 1 and group[0].segment.fuse == "auto":
+            ratio = FusedTraining(group).gain()
+        if begun or (len(group) > 1 and (ratio is None or ratio >= WORTH)):
+            try:
+                yield from FusedTraining(group).train(ratio)
+            except Exception as error:
+                yield from (SegmentOutcome(trial=one.segment.trial, failure=failure_of(error)) for one in group)
+            return
+    for one in group:
+        outcome = train_segment(one.segment, one.task)
+        outcome.fused = ratio
+        yield outcome
+
+
+def fusable(segment: Segment, task: Task) -> Fusable | None:
+    """The trial, if one pass over several computes what it would compute alone."""
+    if segment.resumes and not (Path(segment.folder) / KEPT / STATE).is_file():
+        return None  # it has begun alone
+    plain = segment.workers == 1 and segment.strategy in ALIKE and task.loss is not None and task.evaluate is not None
+    unusual = (
+        task.step, task.clip_norm, task.ema, task.scheduler, task.rate, task.device, task.sampler, task.collate_fn,
+        task.private,
+    )  # fmt: skip
+    if not plain or any(one is not None for one in unusual) or task.accumulate > 1 or task.compile or task.drop_last:
+        return None
+    if task.precision != "fp32" or not _columns(task):
+        return None
+    model = build.model(task, segment.seed)
+    optimizer = task.optimizer(iter(list(model.named_parameters())))
+    dropout = any(isinstance(one, nn.modules.dropout._DropoutNd) for one in model.modules())
+    if dropout or list(model.buffers()) or type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
+        return None
+    if any(optimizer.param_groups[0][name] for name in PLAIN) or not all(p.requires_grad for p in model.parameters()):
+        return None
+    return Fusable(segment, task, model)
+
+
+class FusedTraining:
+    """Models side by side: each parameter is one tensor, whose first dimension says whose it is."""
+
+    def __init__(self, group: Sequence[Fusable]) -> None:
+        self.group, first = group, group[0]
+        self.base, self.task, self.seed = first.model, first.task, first.segment.seed
+        models = [dict(one.model.named_parameters()) for one in group]
+        self.params: Tensors = {name: torch.stack([model[name].detach() for model in models]) for name in models[0]}
+        self.momenta: Tensors = {}
+        if first.begun:
+            kept = [load_file(one.state) for one in group]
+            self.params = {name: torch.stack([one[f"p.{name}"] for one in kept]) for name in self.params}
+            self.momenta = {name: torch.stack([one[f"m.{name}"] for one in kept]) for name in self.params}
+        groups = [one.task.optimizer(iter(list(one.model.named_parameters()))).param_groups[0] for one in group]
+        self.settings = {
+            name: torch.tensor([float(one[name]) for one in groups])
+            for name in ("lr", "momentum", "dampening", "weight_decay")
+        }
+        loss = self.task.loss
+        assert loss is not None
+
+        def one_loss(params: Tensors, x: Tensor, y: Tensor) -> Tensor:
+            found: Tensor = loss(functional_call(self.base, params, (x,)), y)
+            return found
+
+        alone = grad_and_value(one_loss)
+        self.gradient: Callable[..., Any] = vmap(alone, in_dims=(0, None, None))
+        self.alone: Callable[..., Any] = alone
+
+    def batches(self, step: int) -> Iterator[Any]:
+        deal = build.shards(self.task, 1, self.seed)
+        return Feed(build.data_of(self.task), deal, 0, self.task.loading, self.task.batch_size).start(step)
+
+    @property
+    def steps(self) -> int:
+        """In an epoch."""
+        return build.shards(self.task, 1, self.seed).steps(0)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One step of SGD for every model; their losses."""
+        if len(self.group) == 1:
+            grads, losses = self.alone({name: p[0] for name, p in self.params.items()}, x, y)
+            grads, losses = {name: grad[None] for name, grad in grads.items()}, losses[None]
+        else:
+            grads, losses = self.gradient(self.params, x, y)
+        for name, param in self.params.items():
+            lr, momentum, dampening, decay = (
+                self.settings[one].view(-1, *[1] * (param.dim() - 1))
+                for one in ("lr", "momentum", "dampening", "weight_decay")
+            )
+            grad = grads[name] + decay * param
+            before = self.momenta.get(name)
+            self.momenta[name] = grad if before is None else momentum * before + (1 - dampening) * grad
+            self.params[name] = param - lr * self.momenta[name]
+        told: Tensor = losses.detach()
+        return told
+
+    def gain(self) -> float:
+        """How many times faster a step of all together is than their steps one after the other; trains nothing."""
+        x, y = next(self.batches(0))
+        before, self.momenta = dict(self.params), {}
+
+        def together() -> None:
+            self.step(x, y)
+
+        def apart() -> None:
+            for one in self.group:
+                optimizer.zero_grad()
+                one.task.loss(one.model(x), y).backward()  # type: ignore[misc]
+                optimizer.step()
+
+        optimizer = self.task.optimizer(iter(list(self.group[0].model.named_parameters())))
+        weights = {name: p.detach().clone() for name, p in self.group[0].model.named_parameters()}
+        seconds = []
+        for work in (together, apart):
+            work()
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                work()
+            seconds.append(time.perf_counter() - began)
+        self.params, self.momenta = before, {}
+        with torch.no_grad():
+            for name, p in self.group[0].model.named_parameters():
+                p.copy_(weights[name])
+        return seconds[1] / seconds[0]
+
+    def train(self, ratio: float | None) -> Iterator[SegmentOutcome]:
+        """Train all of them until their epoch, score each after every one, and keep them."""
+        begun, segment = self.group[0].begun, self.group[0].segment
+        began, samples = time.perf_counter(), build.shards(self.task, 1, self.seed).samples
+        rows: list[list[tuple[int, float | None]]] = [list(one.segment.curve) for one in self.group]
+        lost = [""] * len(self.group)
+        batches = self.batches(begun * self.steps)
+        for epochs in range(begun + 1, segment.until + 1):
+            for _ in range(self.steps):
+                losses = self.step(*next(batches))
+            for number, one in enumerate(self.group):
+                rows[number].append((epochs, self._score(one, number)))
+                if not math.isfinite(float(losses[number])) and not lost[number]:
+                    lost[number] = f"diverged: the loss is {float(losses[number])} after {epochs} epochs"
+        self._keep()
+        each = (time.perf_counter() - began) / len(self.group)
+        for number, one in enumerate(self.group):
+            yield SegmentOutcome(
+                trial=one.segment.trial, curve=rows[number], samples=samples * segment.until,
+                seconds=one.segment.seconds + each, failure=lost[number], fused=ratio,
+            )  # fmt: skip
+
+    def _score(self, one: Fusable, number: int) -> float | None:
+        with torch.no_grad():
+            for name, p in one.model.named_parameters():
+                p.copy_(self.params[name][number])
+        assert one.task.evaluate is not None
+        scores = one.task.evaluate(one.model)
+        if one.segment.metric not in scores:
+            raise KeyError(f"no metric {one.segment.metric!r}; there are: {', '.join(sorted(scores))}")
+        return finite(float(scores[one.segment.metric]))
+
+    def _keep(self) -> None:
+        for number, one in enumerate(self.group):
+            one.state.parent.mkdir(parents=True, exist_ok=True)
+            mine = {f"p.{name}": value[number].contiguous() for name, value in self.params.items()}
+            mine |= {f"m.{name}": value[number].contiguous() for name, value in self.momenta.items()}
+            save_file(mine, one.state)
+            save_file(
+                {name: value[number].contiguous() for name, value in self.params.items()},
+                Path(one.segment.folder) / MODEL,
+            )
+
+
+def _columns(task: Task) -> tuple[Tensor, ...] | None:
+    """The data, if it is tensors of inputs and answers."""
+    data = task.dataset
+    columns = data.tensors if isinstance(data, torch.utils.data.TensorDataset) else data
+    if isinstance(columns, tuple) and len(columns) == 2 and all(isinstance(one, Tensor) for one in columns):
+        return columns
+    return None
+
+
+def _same_data(one: Task, other: Task) -> bool:
+    mine, theirs = _columns(one), _columns(other)
+    assert mine and theirs
+    return all(a is b or (a.shape == b.shape and torch.equal(a, b)) for a, b in zip(mine, theirs, strict=True))

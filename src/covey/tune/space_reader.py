@@ -1,0 +1,155 @@
+"""How is a SPACE read?
+
+SPACE    = setting {"," setting}
+setting  = name "=" values
+values   = range | choice {"|" choice}
+range    = ("uniform" | "log" | "int" | "logint") "(" number "," number ")"
+choice   = number | word | quoted string | name "(" [setting {"," setting}] ")"
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from covey.spec.call import BARE, Scalar, SpecError, read
+from covey.tune.space import KINDS, Alternative, NumberRange, Space, Values
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"' + r"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_CALL = re.compile(r"[a-z][a-z0-9_]*(?=\s*\()")
+
+
+def parse_space(text: str) -> Space:
+    """Read a SPACE, such as `rate=log(1e-4, 1), strategy=bsp|easgd(period=4|16)`."""
+    reader = _SpaceReader(text)
+    settings, places = reader.settings(end="")
+    return Space(settings, places, text)
+
+
+class _SpaceReader:
+    """A position in a text, and what may come next."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def settings(self, end: str) -> tuple[dict[str, Values], dict[str, int]]:
+        """Settings up to the end of the text, or to a closing parenthesis."""
+        found: dict[str, Values] = {}
+        places: dict[str, int] = {}
+        while True:
+            self.peek()
+            at, name = self.at, self.match(_NAME)
+            if name is None:
+                self.fail("the space is empty: write name=values, such as rate=log(1e-4, 1)" if not self.text.strip()
+                          else "expected a setting, written name=values")  # fmt: skip
+            if name in found:
+                self.at = at
+                self.fail(f"'{name}' is given twice; keep one")
+            if not self.skip("="):
+                self.fail(f"expected '=': settings are written {name}=values")
+            found[name], places[name] = self.values(), at
+            if self.skip(end) if end else not self.peek():
+                return found, places
+            if not self.skip(","):
+                self.fail(f"expected ',', '|' or '{end}'" if end else "expected ',', '|' or the end")
+
+    def values(self) -> Values:
+        self.peek()
+        at, called = self.at, self.look(_CALL)
+        if called is not None and called in KINDS:
+            found = self.range(called)
+            if self.peek() == "|":
+                self.fail("a range of numbers stands alone: write it without '|', or list the values")
+            return found
+        choices = [self.choice()]
+        while self.skip("|"):
+            self.peek()
+            at = self.at
+            choices.append(self.choice())
+            if any(one.value == choices[-1].value for one in choices[:-1]):
+                self.at = at
+                self.fail(f"{choices[-1].value} is there twice; keep one, with all values of its settings")
+        return tuple(choices)
+
+    def range(self, kind: str) -> NumberRange:
+        """Two numbers in parentheses."""
+        self.match(_NAME)
+        assert self.skip("(")
+        low = self.number(kind)
+        if not self.skip(","):
+            self.fail(f"expected ',': a range is written {kind}(low, high)")
+        self.peek()
+        at = self.at
+        high = self.number(kind)
+        whole, logarithmic = KINDS[kind]
+        if high <= low:
+            self.at = at
+            self.fail(f"the range is empty: {high:g} is not above {low:g}")
+        if logarithmic and low <= 0:
+            self.at = at
+            self.fail(f"a {kind} range begins above 0, not at {low:g}")
+        if whole and (low != int(low) or high != int(high)):
+            self.at = at
+            self.fail(f"{kind} takes whole numbers")
+        if not self.skip(")"):
+            self.fail(f"expected ')': a range is written {kind}(low, high)")
+        return NumberRange(low, high, whole, logarithmic)
+
+    def number(self, kind: str) -> float:
+        self.peek()
+        at, word = self.at, self.match(BARE)
+        value = read(word) if word else None
+        if isinstance(value, str) or value is None:
+            self.at = at
+            self.fail(f"expected a number: a range is written {kind}(low, high)")
+        return float(value)
+
+    def choice(self) -> Alternative:
+        """One value; a name may have settings."""
+        mark = self.peek()
+        at = self.at
+        if mark in ("'", '"') and mark:
+            return Alternative(self.quoted(), at=at)
+        if (called := self.look(_CALL)) is not None:
+            if called in KINDS:
+                self.fail("a range of numbers stands alone: write it without '|', or list the values")
+            self.match(_NAME)
+            assert self.skip("(")
+            inside = {} if self.skip(")") else self.settings(end=")")[0]
+            return Alternative(called, inside, at)
+        word = self.match(BARE)
+        value: Scalar | None = read(word) if word else None
+        if value is None:
+            self.at = at
+            self.fail("expected a value: a number, a word, a quoted string, or a range such as log(1e-4, 1)")
+        return Alternative(value, at=at)
+
+    def quoted(self) -> str:
+        match = _QUOTED.match(self.text, self.at)
+        if match is None:
+            self.fail(f"this {self.text[self.at]} is never closed")
+        self.at = match.end()
+        return re.sub(r"\\(.)", r"\1", match[1] if match[1] is not None else match[2], flags=re.DOTALL)
+
+    def peek(self) -> str:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+        return self.text[self.at : self.at + 1]
+
+    def skip(self, mark: str) -> bool:
+        found = self.peek() == mark
+        self.at += found
+        return found
+
+    def look(self, pattern: re.Pattern[str]) -> str | None:
+        match = pattern.match(self.text, self.at)
+        return match[0] if match else None
+
+    def match(self, pattern: re.Pattern[str]) -> str | None:
+        found = self.look(pattern)
+        self.at += len(found or "")
+        return found
+
+    def fail(self, why: str) -> NoReturn:
+        raise SpecError(self.text, self.at, why)

@@ -1,0 +1,93 @@
+"""A search that was found possible: everything is parsed and checked, and nothing has started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from covey.errors import PlanError
+from covey.names import option
+from covey.policy.search import SearchLimits, SearchPolicy
+from covey.scoring import target_of
+from covey.simulate import parse_duration
+from covey.target import Better, Target, direction
+from covey.task import Task, load_task
+from covey.task.file import task_parameters
+from covey.tune.policies import policy_of
+from covey.tune.space import Space
+from covey.tune.space_check import check_space
+from covey.tune.space_reader import parse_space
+
+ENGINES = ("simulated", "local")
+Sampler = Literal["random", "tpe"]
+Fuse = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyRequest:
+    """A search that was found possible; nothing has started."""
+
+    task: str
+    space: Space
+    policy: SearchPolicy
+    limits: SearchLimits
+    strategy: str
+    workers: int
+    engine: str
+    metric: str
+    better: Better
+    sampler: Sampler
+    fuse: Fuse
+    within: float | None
+    target: Target | None
+
+
+def request(task: str, space: str, **given: Any) -> StudyRequest:
+    """Check everything that can be checked before a trial starts."""
+    found = parse_space(space)
+    limits = SearchLimits(
+        epochs=given["epochs"], trials=given["trials"], slots=given["slots"] or len(os.sched_getaffinity(0)),
+        seed=given["seed"],
+    )  # fmt: skip
+    for name in ("epochs", "trials", "slots"):
+        if getattr(limits, name) < 1:
+            raise PlanError(f"{option(name, getattr(limits, name))}: at least 1 is needed")
+    policy, engine = policy_of(given["policy"]), given["engine"]
+    if engine not in ENGINES:
+        raise PlanError(f"{option('engine', engine)}: trials run in virtual time (simulated) or on processes (local)")
+    if given["policy"].startswith("pbt") and engine != "simulated":
+        raise PlanError("pbt gives trials the weights of others, which only virtual time can do: omit --engine")
+    within = parse_duration(given["within"]) if given["within"] else None
+    if within is not None and within <= 0:
+        raise PlanError(f"{option('within', given['within'])}: a search takes time; write for example 10m")
+    check_space(found, task_parameters(task), task, given["workers"], given["strategy"])
+    if found.size < limits.trials:
+        limits = SearchLimits(epochs=limits.epochs, trials=int(found.size), slots=limits.slots, seed=limits.seed)
+    sample = load_task(task)
+    metric, better = metric_of(sample, given["metric"])
+    target = target_of(sample, given["until"]) if given["until"] else None
+    if target and target.metric != metric:
+        raise PlanError(f"{option('until', given['until'])}: the search compares trials by {metric}; name that metric")
+    return StudyRequest(
+        task=task, space=found, policy=policy, limits=limits, strategy=given["strategy"], workers=given["workers"],
+        engine=engine, metric=metric, better=better, sampler=given["sampler"], fuse=given["fuse"], within=within,
+        target=target,
+    )  # fmt: skip
+
+
+def metric_of(task: Task, wanted: str | None) -> tuple[str, Better]:
+    """By which metric trials are compared (the wanted one, or the only one that is known), and which way is better."""
+    known = [*getattr(task.evaluate, "ranges", {}), *task.better]
+    metric = wanted or ("loss" if task.evaluate is None else known[0] if len({*known}) == 1 else "")
+    if not metric:
+        raise PlanError(f"by which metric are trials compared? Say it with {option('metric', 'accuracy')}")
+    if task.evaluate is None and metric != "loss":
+        raise PlanError(f"{option('metric', metric)}: the task has no evaluate=…, so only the training loss is known")
+    way = direction(metric, task.better)
+    if way is None:
+        raise PlanError(
+            f"{option('metric', metric)}: is more of it better, or less? Declare it in the task: "
+            f"Task(…, better={{{metric!r}: 'lower'}})"
+        )
+    return metric, way

@@ -1,0 +1,131 @@
+"""The grammar of a space: what it means, and errors that point at their place."""
+
+from __future__ import annotations
+
+from inspect import Parameter
+from random import Random
+
+import pytest
+
+from covey.spec.call import Scalar, SpecError
+from covey.tune.space import Alternative, NumberRange
+from covey.tune.space_check import check_space
+from covey.tune.space_reader import parse_space
+
+WHOLE = "rate=log(1e-4,1), strategy=bsp|easgd(period=4|16), codec=none|powersgd(rank=4|16)"
+
+
+class Chosen:
+    """Chooses what it is told, else the last, and the highest number."""
+
+    def __init__(self, **told: Scalar) -> None:
+        self.told, self.asked = told, []
+
+    def choice(self, path: str, among: tuple[Scalar, ...]) -> Scalar:
+        self.asked.append(path)
+        return self.told.get(path.replace(".", "_"), among[-1])
+
+    def number(self, path: str, among: NumberRange) -> Scalar:
+        self.asked.append(path)
+        return among.clipped(among.high)
+
+
+def test_strategies_and_codecs_are_part_of_the_space() -> None:
+    space = parse_space(WHOLE)
+    assert space.settings["rate"] == NumberRange(1e-4, 1.0, logarithmic=True)
+    assert space.settings["strategy"][0] == Alternative("bsp")
+    point = space.draw(Chosen())
+    assert point == {
+        "rate": 1.0, "strategy": "easgd", "strategy.easgd.period": 16, "codec": "powersgd", "codec.powersgd.rank": 16,
+    }  # fmt: skip
+    setup = space.setup(point, "bsp")
+    assert setup.strategy == "easgd(period=16) + powersgd(rank=16)" and setup.arguments == {"rate": 1.0}
+    assert setup.task("train.py") == "train.py:task(rate=1.0)"
+
+
+def test_settings_of_an_alternative_are_chosen_only_where_it_is() -> None:
+    chooser = Chosen(strategy="bsp", codec="none")
+    space = parse_space(WHOLE)
+    point = space.draw(chooser)
+    assert chooser.asked == ["rate", "strategy", "codec"] and space.setup(point, "x").strategy == "bsp"
+
+
+def test_how_many_points_there_are() -> None:
+    assert parse_space("a=1|2|3, strategy=bsp|easgd(period=4|16)").size == 9
+    assert parse_space("a=int(1, 4), b=x").size == 4 and parse_space(WHOLE).size == float("inf")
+
+
+def test_values_are_numbers_words_and_quoted_strings() -> None:
+    space = parse_space("a=1|2.5|relu|'two words', b=int(1, 8), c=logint(1, 100), d=uniform(-1, 1)")
+    assert [one.value for one in space.settings["a"]] == [1, 2.5, "relu", "two words"]
+    assert [str(space.settings[name]) for name in "bcd"] == ["int(1, 8)", "logint(1, 100)", "uniform(-1, 1)"]
+    setup = space.setup({"a": "two words", "b": 3, "c": 7, "d": 0.5}, "bsp")
+    assert setup.task("f.py:mine") == 'f.py:mine(a="two words", b=3, c=7, d=0.5)'
+
+
+def test_a_copy_of_a_trial_differs_in_its_numbers_only() -> None:
+    space = parse_space("rate=log(0.001, 1), width=16|64, strategy=bsp|easgd(period=int(2, 8))")
+    point = {"rate": 0.1, "width": 16, "strategy": "easgd", "strategy.easgd.period": 8}
+    found = [space.perturbed(point, Random(seed)) for seed in range(20)]
+    assert {round(one["rate"], 6) for one in found} == {0.08, 0.125}
+    assert all(one["width"] == 16 and 2 <= one["strategy.easgd.period"] <= 8 for one in found)
+    assert {one["strategy.easgd.period"] for one in found} == {6, 8}, "what leaves its range is brought back"
+
+
+@pytest.mark.parametrize(("text", "at", "why"), [
+    ("", 0, "the space is empty"),
+    ("   ", 3, "the space is empty"),
+    ("rate", 4, "expected '='"),
+    ("rate=", 5, "expected a value"),
+    ("rate=log(1e-4)", 13, "expected ','"),
+    ("rate=log(1, 0.1)", 12, "the range is empty: 0.1 is not above 1"),
+    ("rate=log(1, 1)", 12, "the range is empty"),
+    ("rate=log(0, 1)", 12, "begins above 0"),
+    ("n=int(1, 2.5)", 9, "whole numbers"),
+    ("rate=log(a, 1)", 9, "expected a number"),
+    ("rate=log(1, 2)|3", 14, "stands alone"),
+    ("rate=3|log(1, 2)", 7, "stands alone"),
+    ("a=1, a=2", 5, "'a' is given twice"),
+    ("a=1|1", 4, "1 is there twice"),
+    ("strategy=easgd(period=4|16", 26, "expected ',', '|' or ')'"),
+    ("strategy=easgd(4)", 15, "expected a setting"),
+    ("a='x", 2, "never closed"),
+    ("a=1 b=2", 4, "expected ',', '|' or the end"),
+    ("a=1,", 4, "expected a setting"),
+])  # fmt: skip
+def test_errors_point_at_the_place(text: str, at: int, why: str) -> None:
+    with pytest.raises(SpecError) as told:
+        parse_space(text)
+    assert why in told.value.why and told.value.at == at
+    if text.strip():
+        assert str(told.value).splitlines()[1].index("^") == at
+
+
+def checked(text: str, *parameters: str) -> None:
+    known = {name: Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters}
+    check_space(parse_space(text), known, "f.py", 2, "bsp")
+
+
+@pytest.mark.parametrize(("text", "at", "why"), [
+    ("rat=1|2", 0, "f.py has no parameter 'rat'; did you mean 'rate'?"),
+    ("rate=1|2, strategy=bsp|eagsd", 23, "no strategy 'eagsd'"),
+    ("strategy=easgd(perod=4)", 9, "has no setting 'perod'"),
+    ("strategy=ssp(bound=x|1)", 9, "bound must be a whole number"),
+    ("codec=int9", 0, "nothing of this can run: no codec 'int9'"),
+    ("codec=none|int9", 11, "no codec 'int9'"),
+    ("strategy=uniform(1, 2)", 0, "a strategy is a name"),
+])  # fmt: skip
+def test_spaces_that_cannot_run_are_refused(text: str, at: int, why: str) -> None:
+    with pytest.raises(SpecError) as told:
+        checked(text, "rate", "width")
+    assert why in told.value.why and told.value.at == at
+
+
+def test_a_file_without_a_function_is_told_what_to_write() -> None:
+    with pytest.raises(SpecError, match=r"write def task\(rate=…\)"):
+        checked("rate=1|2")
+
+
+def test_a_space_that_can_run_is_accepted() -> None:
+    checked(WHOLE, "rate")
+    checked("strategy='easgd(period=4) + int8'|bsp")
