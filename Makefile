@@ -50,6 +50,7 @@ check: style types layers
 
 style: setup
 	$(python) -m ruff check
+	$(python) -m codespell_lib README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md docs website src examples benchmarks
 
 types: setup
 	$(python) -m mypy
