@@ -16,6 +16,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "--strategy ssp(bound=2) --workers 3 --servers 2 --replicas 2 --engine local --epochs 4 --until accuracy:0.9 "
         "--scores 2 --seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
         "--on-failure restart --max-failures 4 --best accuracy --patience 3 --keeper etcd:h:1/a --standby "
+        "--register digits --store kept_models "
         "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
     trace = ["--spot-trace", "examples/spot.csv"]
@@ -38,6 +39,8 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "seed": 7,
         "threads": 1,
         "save": Path("m.safetensors"),
+        "register": "digits",
+        "store": Path("kept_models"),
         "checkpoint": Path("kept"),
         "every": "5s",
         "resume": Path("old"),

@@ -222,7 +222,7 @@ def test_an_unknown_precision_is_refused() -> None:
 
 
 EARLY = {"p3", "tictac", "bytescheduler", "staggered", "poseidon"}  # gradients leave during backward
-CHOSEN = {"gradient_coding", "a_bsp", "specsync", "sandblaster"}  # several workers may compute one gradient
+CHOSEN = {"gradient_coding", "halp", "a_bsp", "specsync", "sandblaster"}  # several workers may compute one gradient
 REFUSED = {"bf16": {"one_weird_trick"}, "fp16": {"one_weird_trick", *EARLY, *CHOSEN}}
 
 # -- under every strategy ---------------------------------------------------------------------------------------------

@@ -476,7 +476,7 @@ def test_stages_times_replicas_learn(strategy: str, timetable: str) -> None:
     assert result.taxonomy["parallelism"] == "model + data"
 
 
-CHOOSING = ("a_bsp", "specsync", "gradient_coding", "sandblaster")
+CHOOSING = ("a_bsp", "specsync", "gradient_coding", "halp", "sandblaster")
 LOOKING_INSIDE = ("p3", "tictac", "bytescheduler", "staggered", "poseidon")
 
 

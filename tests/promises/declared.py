@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PARTS = {"a_bsp": 4, "specsync": 4, "gradient_coding": 2, "sandblaster": 1, "one_weird_trick": 6}
+PARTS = {"a_bsp": 4, "specsync": 4, "gradient_coding": 2, "sandblaster": 1, "halp": 2, "one_weird_trick": 6}
 """How many computes make a step, where speeds decide how many there are in the end; their own tests count them."""
 
 LACKS = {"a_bsp"}

@@ -17,8 +17,9 @@ ALONE_AS = {
 }
 """How a strategy trains exactly as a plain loop does, with one worker."""
 
-PULLED = {"easgd", "eamsgd", "crossbow", "sandblaster"}
-"""Strategies in which not even one worker is a plain loop: the scored model follows it, or L-BFGS steps."""
+PULLED = {"easgd", "eamsgd", "crossbow", "halp", "sandblaster"}
+"""Strategies in which not even one worker is a plain loop: the scored model follows it, weights are rounded, or
+L-BFGS steps."""
 
 ROUNDED = {"bmuf", "diloco", "a_bsp", "specsync", "gradient_coding", "downpour"}
 """Strategies that add differences of models or parts of gradients, which rounds where the model is in bfloat16."""

@@ -47,6 +47,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "until": {"no text", "none"}, "scores": {"count", "zero", "far too many"}, "score_every": {"none"},
         "best": {"none"}, "patience": {"none"}, "seed": {"count", "zero"}, "rate": ABOVE_0 - {"infinite"},
         "threads": {"none"}, "save": {"text", "no text", "none"}, "checkpoint": {"no text", "none"},
+        "register": {"text", "none"}, "store": {"no text", "none"},
         "resume": {"none"}, "max_failures": {"none"}, "faults": {"none"}, "hosts": {"no text", "none"},
         "spot_trace": {"no text", "none"},
         "place": {"no text"}, "interface": {"no text"}, "link_rate": {"no text", "none"}, "cluster": {"none"},

@@ -28,6 +28,7 @@ from tests.worlds import mlp
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
     "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas", "keeper", "standby",
+    "register", "store",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -55,6 +56,8 @@ OTHER: dict[str, Any] = {
     "seed": 1,
     "rate": 0.5,
     "save": "model.safetensors",
+    "register": "digits",
+    "store": "kept_models",
     "link_rate": "50mbit",
     "traced": True,
     "profiled": True,
@@ -84,7 +87,8 @@ OTHER: dict[str, Any] = {
 }
 NEEDED = {
     "every": {"checkpoint": "kept"}, "max_failures": {"on_failure": "continue"}, "confirm": {"until": "loss<=0.1"},
-    "patience": {"best": "accuracy"}, "keeper": {"checkpoint": "kept"}, "standby": {"checkpoint": "kept"},
+    "patience": {"best": "accuracy"}, "store": {"register": "digits"}, "keeper": {"checkpoint": "kept"},
+    "standby": {"checkpoint": "kept"},
 }  # fmt: skip
 KINDS = {engine: "cluster" if engine in ENGINES else engine for engine in names()}
 
@@ -225,8 +229,8 @@ class Watched:
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_what_an_engine_does_not_refuse_it_looks_at(engine: str, tmp_path: Path) -> None:
-    read = set[str]()
-    given: Any = Watched(options({"engine": engine, "steps": 2, "save": tmp_path / "model"}), read)
+    read, kept = set[str](), {"register": "mlp", "store": tmp_path / "store"}
+    given: Any = Watched(options({"engine": engine, "steps": 2, "save": tmp_path / "model", **kept}), read)
     fit_with(mlp(), "bsp", 2, given)
     assert {name for name, kinds in READ.items() if engine in kinds} - {"epochs"} <= read
 

@@ -27,7 +27,7 @@ class Layerwise(torch.optim.SGD):
     elementwise = False
 
 
-CHOOSERS = ["a_bsp", "gradient_coding", "specsync", "sandblaster", "strads"]
+CHOOSERS = ["a_bsp", "gradient_coding", "halp", "specsync", "sandblaster", "strads"]
 
 
 @pytest.mark.parametrize("name", CHOOSERS)

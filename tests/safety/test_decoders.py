@@ -33,6 +33,7 @@ ELSEWHERE = {
     "engines/process/launcher/roster.py": "tallies of a checkpoint: test_hostile_progress",
     "engines/process/launcher/keeping.py": "seconds of a checkpoint: test_hostile_progress",
     "observe/referee.py": "history of a checkpoint: test_hostile_progress",
+    "store/tensors.py": "files by their hash: tests/store/test_hostile_store.py",
     "checkpoint/files.py": "files: test_hostile_checkpoints",
     "checkpoint/record.py": "files: test_hostile_checkpoints",
     "checkpoint/role_state.py": "files: test_hostile_checkpoints",

@@ -47,6 +47,11 @@ def all_periods(run: CountedRun) -> LinkBytes:
     return ring(run, -(-run.steps // run.period))
 
 
+def centred(run: CountedRun) -> LinkBytes:
+    """A ring's sum of all gradients every step, and of the full one at the beginning of every period."""
+    return ring(run, run.steps + -(-run.steps // run.period))
+
+
 def ring(run: CountedRun, times: int) -> LinkBytes:
     """2 D - |chunk(r+1)| - |chunk(r+2)| from each rank to the next one, every time."""
     links = {}

@@ -13,6 +13,7 @@ import msgspec
 from covey.checkpoint.files import read_object
 from covey.decoding import UNREADABLE
 from covey.errors import CheckpointError
+from covey.observe.facts import RunOrigin
 
 SCHEMA = "covey.checkpoint/3"
 READS = {SCHEMA, "covey.checkpoint/2"}  # which has no blocks, and numbers for names of tensors
@@ -38,6 +39,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     progress: dict[str, Any] = {}
     files: dict[str, tuple[int, str]] = {}
     replicas: int = 1  # copies of what each server held; only written where there were several
+    origins: list[RunOrigin] = []  # the runs so far, the first one first: that of the checkpoint is the last
     torn: list[str] = []  # newer checkpoints that could not be read; never written
 
 

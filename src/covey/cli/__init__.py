@@ -18,6 +18,7 @@ from covey.cli import (
     jobs,
     lab,
     launch,
+    models,
     run,
     runs,
     scale,
@@ -26,6 +27,7 @@ from covey.cli import (
     trace,
 )  # fmt: skip
 from covey.cli.layouts import cut, search
+from covey.cli.models.versions import lineage
 from covey.cli.progress import page
 from covey.cli.tuning import tune
 from covey.version import __version__
@@ -53,9 +55,11 @@ app.command("strategies")(strategies.command)
 app.command("check-strategy")(check_strategy.command)
 app.command("doctor")(doctor.command)
 app.command("page")(page.command)
+app.command("lineage")(lineage)
 app.add_typer(federate.app, name="federate")
 app.add_typer(runs.app, name="runs")
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(models.app, name="models")
 app.add_typer(lab.app, name="lab")
 
 

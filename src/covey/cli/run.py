@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from covey.cli import options
 from covey.cli.errors import explained
+from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import grouped, teller
 from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
@@ -23,7 +24,7 @@ def command(
     changes: options.FaultFlags,
     network: options.HostFlags,
     log: options.Log = None,
-    record: options.RecordFlags,
+    record: RecordAndModelFlags,
     page: Beside = False,
     profile: options.Profile = None,
     output: options.OutputFlags,
@@ -39,7 +40,7 @@ def command(
     manner, guest = request.voice, only_hosts(processes.engine.partition("(")[0].strip())
     with explained(manner, guest=guest):
         kept_in = record.folder
-        refuse_early(request, keeping, stall=processes.stall, **changes.arguments())
+        refuse_early(request, keeping, record.register, stall=processes.stall, **changes.arguments())
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
             from covey.run import fit
@@ -53,5 +54,6 @@ def command(
                     command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                     profiled=profile is not None, **processes.arguments(), **changes.arguments(),
                     **budget.arguments(), **keeping.arguments(), **network.arguments(),
+                    **record.models,
                 ),
             )  # fmt: skip

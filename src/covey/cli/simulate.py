@@ -11,6 +11,7 @@ import typer
 
 from covey.cli import options
 from covey.cli.errors import explained
+from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import Voice, flag
 from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
 from covey.errors import PlanError
@@ -104,7 +105,7 @@ def command(
     budget: options.OneRunFlags,
     keeping: options.KeepFlags,
     log: options.Log = None,
-    record: options.RecordFlags,
+    record: RecordAndModelFlags,
     output: options.OutputFlags,
 ) -> None:
     """Train a task in virtual time, on an imagined cluster.
@@ -125,7 +126,7 @@ def command(
             files=keeping.files,
         )  # fmt: skip
         kept_in = record.folder
-        refuse_early(request, keeping, faults=faults, spot_trace=spot_trace)
+        refuse_early(request, keeping, record.register, faults=faults, spot_trace=spot_trace)
         load_plugins(team.plugin, manner)
         with importing(manner):
             from covey.run import fit
@@ -139,7 +140,7 @@ def command(
                 every=keeping.every, resume=keeping.resume, json=output.json, link_rate=team.link_rate, log=log,
                 runs=record.runs, scores=budget.scores - 1, max_failures=keeping.max_failures,
                 on_failure=keeping.on_failure == "restart", best=budget.best, patience=budget.patience,
-                score_every=budget.score_every, spot_trace=spot_trace,
+                score_every=budget.score_every, spot_trace=spot_trace, **record.models,
             )  # fmt: skip
             with importing(manner):
                 from covey.check.fault_seeds import FaultCase
@@ -158,7 +159,7 @@ def command(
                 seed=team.seed,
                 link_rate=team.link_rate, cluster=imagined, timing_only=timing_only, faults=faults,
                 spot_trace=spot_trace, command=request.command, watcher=watcher, log=log or (), runs=kept_in,
-                **budget.arguments(), **keeping.arguments(),
+                **budget.arguments(), **keeping.arguments(), **record.models,
             ),
         )  # fmt: skip
 

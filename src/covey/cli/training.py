@@ -56,8 +56,8 @@ class ShownRequest:
 
 
 def refuse_early(
-    request: ShownRequest, keeping: KeepFlags | None = None, *, stall: str | None = None, faults: str | None = None,
-    spot_trace: Path | None = None,
+    request: ShownRequest, keeping: KeepFlags | None = None, register: str | None = None, *, stall: str | None = None,
+    faults: str | None = None, spot_trace: Path | None = None,
 ) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""
     from covey.simulate.faults import read_faults
@@ -78,6 +78,10 @@ def refuse_early(
         parse_target(request.until)
     if keeping and every is not None and keeping.checkpoint is None:
         raise PlanError(f"--every {every} says how often to write a checkpoint; say where with --checkpoint DIR")
+    if register is not None:
+        from covey.store.versions import check_name
+
+        check_name(register, f"--register {register}")
     if faults is not None:
         read_faults(faults)
     if spot_trace is not None:
@@ -130,6 +134,7 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
         json_file.written(request.profile, partial(_profile, result), "--profile") as files["profile"],
     ):
         files["record"] = result.record
+        files["version"] = Path(result.version) if result.version else None
         if request.voice != "quiet":
             # JSON that goes to the output must be the only thing there.
             taken = json_file.OUTPUT in (request.output.json, request.profile)

@@ -36,6 +36,19 @@ class RunFacts(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
 
 
+class RunOrigin(msgspec.Struct, kw_only=True, frozen=True):
+    """A run, for the lineage of what came of it; checkpoints hand it on to the runs that resume them."""
+
+    key: str  # that no other run has
+    record: str = ""  # the name of its record, if it has one
+    began: str = ""  # UTC
+    command: str = ""
+    strategy: str = ""
+    engine: str = ""
+    workers: int = 0
+    seed: int = 0
+
+
 class RecordFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is known before the run: what was asked, of which source, where."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.observe.contention import Contention
-from covey.observe.facts import PrivacyFacts, RunFacts
+from covey.observe.facts import PrivacyFacts, RunFacts, RunOrigin
 from covey.observe.membership import Goodput, MembershipEvent, Participation, RunCost, seconds_present
 from covey.observe.progress import Row
 from covey.observe.recording import Recording
@@ -149,6 +149,22 @@ class Result(RunFacts, kw_only=True, dict=True):
 
     def keep_record(self, record: Path) -> None:
         self.__dict__["_record"] = record
+
+    @property
+    def version(self) -> str:
+        """The version in the store of models, such as "digits:3", if it was registered; not written with the result."""
+        return str(self.__dict__.get("_version", ""))
+
+    def keep_version(self, version: str) -> None:
+        self.__dict__["_version"] = version
+
+    @property
+    def origins(self) -> list[RunOrigin]:
+        """The runs that the model comes from, the first one first; not written with the result."""
+        return list(self.__dict__.get("_origins", ()))
+
+    def keep_origins(self, origins: list[RunOrigin]) -> None:
+        self.__dict__["_origins"] = origins
 
     def to_json(self) -> str:
         """Return the result as JSON: keys in the order of the fields, NaN and infinity as null.

@@ -34,6 +34,8 @@ from covey.run.option_parts import (
 )
 from covey.run.options import Options
 from covey.run.processes import import_ahead, local
+from covey.run.registering.register_options import RegisterOptions
+from covey.run.registering.registration import Registration, origin_of
 from covey.run.request import Request, facts, implied, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
@@ -67,6 +69,8 @@ def fit(
     rate: float = 1.0,
     threads: int | None = None,
     save: str | os.PathLike[str] | None = None,
+    register: str | None = None,
+    store: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     every: str = "60s",
     resume: str | os.PathLike[str] | None = None,
@@ -123,6 +127,8 @@ def fit(
         rate: A factor on the learning rate of the task.
         threads: The number of torch threads per worker.
         save: Write the scored model to this safetensors file.
+        register: Keep the model, or with `best` the best one, as the next version of this name (docs/store.md).
+        store: The folder of such versions; by default COVEY_STORE, or "model_store" beside the folder of `runs`.
         checkpoint: Save the whole run in this folder at intervals.
         every: The interval between checkpoints, such as "10m"; "auto" keeps their cost below 3.5 % of the time.
         resume: Continue from the newest checkpoint in this folder.
@@ -172,6 +178,7 @@ def fit(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
+        models=RegisterOptions(register=register, store=store),
         lead=LeadOptions(keeper=keeper, standby=standby),
         fault_plan=FaultOptions(faults=faults, spot_trace=spot_trace),
         output=OutputOptions(
@@ -210,12 +217,17 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
     given = asked.options
     cluster = repr(given.virtual.cluster) if given.virtual.cluster else ""
     with listening(given, lambda: facts(asked, engine), asked.name, asked.callbacks, cluster) as listeners:
-        if listeners is None:
-            return _accounted(asked, train(asked))
-        options, kept, left = listeners.heard(given), listeners.kept, listeners.left
-        result = train(replace(asked, options=options, scored=listeners.scored, kept=kept, left=left))
-        result = _accounted(asked, result)
-        listeners.concluded(result)
+        record = listeners.record.path.name if listeners and listeners.record else ""
+        asked = replace(asked, origin=origin_of(asked, engine, record))
+        registration = Registration.of(asked, cluster)
+        if listeners:
+            kept, left = listeners.kept, listeners.left
+            asked = replace(asked, options=listeners.heard(given), scored=listeners.scored, kept=kept, left=left)
+        result = _accounted(asked, train(asked))
+        if registration:
+            registration.register(result)
+        if listeners:
+            listeners.concluded(result)
         return result
 
 

@@ -46,6 +46,11 @@ def uncut(run: RunRecord) -> RunRecord:
     )  # fmt: skip
 
 
+def after(run: RunRecord | None, here: RunRecord) -> RunRecord:
+    """The record of a run that goes on from another one, if it does: its lineage begins with that of the other."""
+    return msgspec.structs.replace(here, origins=[*run.origins, *here.origins]) if run else here
+
+
 def check_layout(run: RunRecord, here: RunRecord, alike: bool) -> None:
     """Refuse a divided model with another number of replicas, unless the strategy keeps all of them `alike`."""
     meshes = mesh_of(run.strategy), mesh_of(here.strategy)

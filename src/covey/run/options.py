@@ -29,6 +29,7 @@ from covey.run.option_parts import (
     given_names,
     option_names,
 )  # fmt: skip
+from covey.run.registering.register_options import RegisterOptions, check_store
 from covey.task.arguments import check_kind, kinds
 
 FOR: Mapping[frozenset[Kind], str] = {
@@ -55,14 +56,16 @@ class Options:
     lead: LeadOptions = field(default_factory=LeadOptions)
     fault_plan: FaultOptions = field(default_factory=FaultOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
+    models: RegisterOptions = field(default_factory=RegisterOptions)
 
     def __post_init__(self) -> None:
         if not self.engine.strip():
             raise PlanError(f"{option('engine', self.engine)}: name an engine, such as local or simulated")
-        if self.virtual.timing_only and (self.budget.until or self.budget.best or self.output.save):
+        wanted = self.budget.until or self.budget.best or self.output.save or self.models.register
+        if self.virtual.timing_only and wanted:
             raise PlanError(
                 f"{option('timing_only', True)} trains nothing: use {option('steps')} or {option('epochs')}, without "
-                f"{option('until')}, {option('best')} and {option('save')}"
+                f"{option('until')}, {option('best')}, {option('save')} and {option('register')}"
             )
         if self.virtual.timing_only and (self.checkpoints.checkpoint or self.checkpoints.resume):
             raise PlanError(
@@ -88,7 +91,7 @@ PARTS: Mapping[str, type[OptionPart]] = {
     "training": TrainingOptions, "copies": CopyOptions,
     "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
     "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "lead": LeadOptions, "fault_plan": FaultOptions,
-    "output": OutputOptions,
+    "output": OutputOptions, "models": RegisterOptions,
 }  # fmt: skip
 
 
@@ -118,6 +121,7 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
                 raise PlanError(f"{option(given_name)} is not for {name}, {refused[given_name]}")
     for part in given.parts:
         part.check()
+    check_store(given.models, given.output.runs)
     for name in given_names(given.lead) if given.checkpoints.checkpoint is None else ():
         raise PlanError(
             f"{option(name, getattr(given.lead, name))} needs {option('checkpoint', 'DIR')}: a second launcher goes on "

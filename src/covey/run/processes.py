@@ -32,7 +32,7 @@ from covey.run import roles
 from covey.run.best_model import BestModel
 from covey.run.changed_plan import PLAN, ChangedPlan, changed, check_parts
 from covey.run.checks import check_seats, keepable
-from covey.run.kept import changed_settings, check_layout, mesh_of, same_cut, settings_of, uncut
+from covey.run.kept import after, changed_settings, check_layout, mesh_of, same_cut, settings_of, uncut
 from covey.run.leading.lead import FROZEN, Lead
 from covey.run.leading.lead_options import FILE
 from covey.run.option_parts import CheckpointOptions, deaths_survived, plan_of
@@ -86,6 +86,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     given = asked.options
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here, rigid=asked.plan.elastic)
+    here = after(run, here)
     if run and not asked.plan.least:
         check_layout(run, here, asked.strategy.in_step)
     checkpoints = asked.lead.checkpoints if asked.lead else checkpoints_of(given.checkpoints)
@@ -98,6 +99,7 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
             Attempt(kept, run, log=restarts.failures.log),
             lambda attempt: _train(asked, name, muster, here, lead, interrupt, attempt, best),
         )
+        result.keep_origins(here.origins)
         return lead.finish(result)
 
 
@@ -213,6 +215,7 @@ def run_record(asked: Request) -> RunRecord:
         replicas=asked.plan.replicas, limits=list(asked.plan.limits), ranged=asked.plan.least > 0,
         clock="virtual" if asked.options.engine == "simulated" else "real",
         optimizer=settings_of(build.optimizer(asked.task)) if kept.checkpoint or kept.resume else [],
+        origins=[asked.origin] if asked.origin else [],
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _made(
         word = _word(known.strategy) if kind == "run" else kind
         path = runs / f"{time.strftime('%Y%m%d-%H%M%S', began)}-{word}-{secrets.token_hex(3)}"
         path.mkdir()
-        source, commit = _origin(task)
+        source, commit = origin_of_task(task)
         written = RecordFacts(
             schema=SCHEMA, id=path.name, began=time.strftime("%Y-%m-%dT%H:%M:%SZ", began), kind=kind, run=known,
             source=source, commit=commit, cluster=cluster,
@@ -121,7 +121,7 @@ def _word(strategy: str) -> str:
     return found[0][:40] if found else "run"
 
 
-def _origin(task: str) -> tuple[str, str]:
+def origin_of_task(task: str) -> tuple[str, str]:
     """The hash of the task's file, and the commit that it belongs to; empty where there is none."""
     if not task:
         return "", ""

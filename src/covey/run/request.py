@@ -17,7 +17,7 @@ from covey.engines import machine
 from covey.errors import PlanError, UnknownMetric
 from covey.model import build
 from covey.names import option
-from covey.observe.facts import RunFacts
+from covey.observe.facts import RunFacts, RunOrigin
 from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.referee import Referee
@@ -64,6 +64,7 @@ class Request:
     pause: int | None = None  # samples at which the run is kept, and ends for now
     own_settings: bool = False  # of the task's optimizer, not those of the checkpoint; only in virtual time
     auto: bool = False  # the run finds out itself how many workers are worth it
+    origin: RunOrigin | None = None  # for the lineage of what comes of it
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
 
     @property
@@ -177,9 +178,7 @@ def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | No
         raise PlanError(f"{option('timing_only', True)} has no model that could be cut: omit it, or see `covey cut`")
 
 
-def _cut(
-    spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options
-) -> tuple[Spec, Strategy]:  # fmt: skip
+def _cut(spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options) -> tuple[Spec, Strategy]:
     """The strategy with its model's cut decided, if it is cut: by measuring, in virtual time by counting."""
     if (mesh := chosen.composition.mesh) is None or not (mesh.cut_in_layers or mesh.tensors > 1):
         return spec, chosen
@@ -235,9 +234,8 @@ def _scoring_steps(asked: Request, skipped: Sequence[int]) -> ScoringSteps | Non
     worker gets the model from the others, these must not pause until it is back.
     """
     budget, limits = asked.options.budget, [limit for limit in asked.plan.limits if limit is not None]
-    together = asked.strategy.in_step and not asked.strategy.terms.chooses
+    together = asked.strategy.in_step and not asked.strategy.terms.chooses and not asked.plan.least
     together = together and not (asked.plan.elastic and any(role.together for role in asked.plan.roles))
-    together = together and not asked.plan.least
     if not together or not budget.scores or budget.score_seconds or not limits or len(set(skipped)) > 1:
         return None
     before = skipped[0] if skipped else 0

@@ -33,7 +33,7 @@ from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.best_model import BestModel
 from covey.run.checks import check_seats
-from covey.run.kept import check_layout, recalled, same_stages
+from covey.run.kept import after, check_layout, recalled, same_stages
 from covey.run.option_parts import deaths_survived, plan_of, trace_of
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
@@ -68,6 +68,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         )
     here = run_record(asked)
     kept, run = kept_run(given.checkpoints, here, rigid=True)
+    here = after(run, here)
     if run:
         check_layout(run, here, asked.strategy.in_step)
     if run and not same_stages(run.strategy, asked.strategy.text):
@@ -79,6 +80,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
             asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built, best)
         )
         result = attempts.run(kept, run)
+    result.keep_origins(here.origins)
     world, trace = given.virtual.cluster, trace_of(given.fault_plan)
     if world and (world.price or world.spot_price):
         absent = {int(name.rpartition(" ")[2]) for name in plan.absent}

@@ -8,6 +8,7 @@ from covey.catalog import formulas
 from covey.central.replicated.allreduce import Allreduce
 from covey.central.replicated.firecaffe import FireCaffe
 from covey.central.replicated.gradient_coding import Coded, Current, GradientCoding
+from covey.central.replicated.halp import Halp
 from covey.central.sliced.slice_owners import BigDl, CaffeOnSpark, Sliced
 from covey.strategy import FOR_STUDY, MEAN_GRADIENT, Entry, TrafficFormula
 
@@ -78,5 +79,16 @@ ENTRIES: Mapping[str, Entry] = {
         timelines=("gradient_coding",),
         unadvised=FOR_STUDY,
         test="central/test_gradient_coding.py::test_whoever_is_late_the_weights_are_those_of_bsp",
+    ),
+    "halp": Entry(
+        Halp, "De Sa et al. 2018", plain="subtracts gradients that are nearly equal, which needs exact numbers",
+        use="Convex problems that are to be solved exactly, with weights of few bits.",
+        details="Weights are a centre of full precision plus an offset of `bits` bits. Every `period` steps the centre "
+        "moves to the model, and all workers compute the gradient of all their samples there; its norm over `mu` is "
+        "how far the offset reaches. A step takes two gradients of its batch. torch computes in the task's "
+        "precision: only the values of the weights are those of few bits.",
+        traffic=TrafficFormula("2 (n-1)/n (1 + 1/period)", formulas.centred), timelines=("halp(period=2)",),
+        unadvised=FOR_STUDY,
+        test="central/test_halp.py::test_8_bits_reach_the_optimum_to_1e_10_where_a_fixed_scale_does_not",
     ),
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""How does the model of a run become a version in a store?"""
