@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from covey.data.feed import Feed
 from covey.model import build
@@ -31,6 +32,7 @@ ALIKE = ("bsp", "allreduce")  # strategies that with one worker are SGD
 STATE = "fused.safetensors"
 WORTH = 1.05  # times faster: below this, trials are trained one by one
 STEPS = 10  # that are measured, each way
+SETTINGS = ("lr", "momentum", "dampening", "weight_decay")
 PLAIN = ("maximize", "differentiable", "nesterov")  # settings of SGD that must be off
 
 Tensors = dict[str, Tensor]
@@ -145,10 +147,8 @@ class FusedTraining:
             self.params = {name: torch.stack([one[f"p.{name}"] for one in kept]) for name in self.params}
             self.momenta = {name: torch.stack([one[f"m.{name}"] for one in kept]) for name in self.params}
         groups = [one.task.optimizer(iter(list(one.model.named_parameters()))).param_groups[0] for one in group]
-        self.settings = {
-            name: torch.tensor([float(one[name]) for one in groups])
-            for name in ("lr", "momentum", "dampening", "weight_decay")
-        }
+        self.settings = {name: self._each([float(one[name]) for one in groups]) for name in SETTINGS}
+        self.traced: dict[tuple[torch.Size, torch.Size], Callable[..., Any]] = {}
         loss = self.task.loss
         assert loss is not None
 
@@ -169,29 +169,49 @@ class FusedTraining:
         """In an epoch."""
         return build.shards(self.task, 1, self.seed).steps(0)
 
+    def _each(self, values: Sequence[float]) -> list[Tensor] | None:
+        """A setting of every model, in the shape of each parameter; None where it is 0 for all."""
+        if not any(values):
+            return None
+        one = torch.tensor(values)
+        return [one.view(-1, *[1] * (param.dim() - 1)) for param in self.params.values()]
+
+    def gradients(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The gradients and losses of all models. What vmap does is recorded once for each shape of a batch."""
+        if len(self.group) == 1:
+            alone, loss = self.alone({name: param[0] for name, param in self.params.items()}, x, y)
+            return [alone[name][None] for name in self.params], loss[None]
+        if (key := (x.shape, y.shape)) not in self.traced:
+            try:
+                self.traced[key] = make_fx(self.gradient)(self.params, x, y)
+            except Exception:  # what cannot be recorded is done by vmap itself, or refused by it
+                self.traced[key] = self.gradient
+        grads, losses = self.traced[key](self.params, x, y)
+        return [grads[name] for name in self.params], losses
+
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One step of SGD for every model; their losses."""
-        if len(self.group) == 1:
-            grads, losses = self.alone({name: p[0] for name, p in self.params.items()}, x, y)
-            grads, losses = {name: grad[None] for name, grad in grads.items()}, losses[None]
+        grads, losses = self.gradients(x, y)
+        params, (lr, momentum, dampening, decay) = list(self.params.values()), (self.settings[one] for one in SETTINGS)
+        if decay:
+            grads = list(torch._foreach_add(grads, torch._foreach_mul(params, decay)))
+        if not self.momenta:
+            self.momenta = dict(zip(self.params, grads, strict=True))
         else:
-            grads, losses = self.gradient(self.params, x, y)
-        for name, param in self.params.items():
-            lr, momentum, dampening, decay = (
-                self.settings[one].view(-1, *[1] * (param.dim() - 1))
-                for one in ("lr", "momentum", "dampening", "weight_decay")
-            )
-            grad = grads[name] + decay * param
-            before = self.momenta.get(name)
-            self.momenta[name] = grad if before is None else momentum * before + (1 - dampening) * grad
-            self.params[name] = param - lr * self.momenta[name]
+            fresh = torch._foreach_sub(grads, torch._foreach_mul(grads, dampening)) if dampening else grads
+            before = list(self.momenta.values())
+            kept = torch._foreach_mul(before, momentum) if momentum else None
+            self.momenta = dict(zip(self.params, torch._foreach_add(kept, fresh) if kept else fresh, strict=True))
+        if lr:
+            steps = torch._foreach_mul(list(self.momenta.values()), lr)
+            self.params = dict(zip(self.params, torch._foreach_sub(params, steps), strict=True))
         told: Tensor = losses.detach()
         return told
 
     def gain(self) -> float:
         """How many times faster a step of all together is than their steps one after the other; trains nothing."""
         x, y = next(self.batches(0))
-        before, self.momenta = dict(self.params), {}
+        before, self.momenta = self.params, {}
 
         def together() -> None:
             self.step(x, y)

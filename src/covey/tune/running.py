@@ -19,7 +19,7 @@ from covey.tune.storage import OptunaBook, StudyFolder
 from covey.tune.study_request import StudyRequest
 from covey.tune.trial_pool import TrialPool
 
-FUSED = 8  # trials at most in one pass
+FUSED = 16  # trials at most in one pass
 WORTH = 1.05  # times faster: below this, trials are no longer fused
 LOOK = 0.5  # seconds between two looks at the clock
 End = Literal["trials", "time", "target", "interrupted"]
