@@ -137,10 +137,10 @@ class GossipList(Together):
         return counts
 
     def _check_step(self, sender: Address, step: int) -> None:
-        """All batches are done once for each list, and a list is made when somebody comes or goes."""
+        """All batches are done once for each list, and each change of members makes one; -1: it has not begun."""
         most = sum(self.ledger.limits) * (sum(self.seats.marks) + 2)
-        if not 0 <= step <= most:
-            raise WireError(f"{sender} says that it is at step {step}, where 0 to {most} are possible")
+        if not -1 <= step <= most:
+            raise WireError(f"{sender} says that it is at step {step}, where -1 to {most} are possible")
 
     def settle(self) -> None:
         """What all models contain cannot be lost any more."""
