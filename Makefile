@@ -4,7 +4,7 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full together check style types layers packages bench pages docs site papers clean
+.PHONY: help setup run test test-full together check style types layers packages bench pages docs site papers matrix clean
 
 help:       ## show what make can do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -82,6 +82,13 @@ site: $(engines)  ## build the documentation as a web site, in build/site
 
 papers: setup  ## write docs/papers.md: the surveys' tables again, scaled to this machine
 	$(python) -m benchmarks.papers
+
+# With what PYTHON has: engines, page and privacy are left out where their packages may be missing.
+PYTHON ?= $(python)
+optional := clusters page privacy report test_docs.py test_site.py test_notebooks.py safety/test_lint.py run/test_options.py benchmarks
+matrix:  ## the tests that need no optional package, with another Python: make matrix PYTHON=python3.12
+	PYTHONPATH=src:.:$$PYTHONPATH $(PYTHON) -c 'import platform, torch; print("Python", platform.python_version(), "torch", torch.__version__, platform.machine())'
+	PYTHONPATH=src:.:$$PYTHONPATH $(PYTHON) -m pytest -m 'not full and not alone' -n auto --dist loadgroup -q $(patsubst %,--ignore=tests/%,$(optional))
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
