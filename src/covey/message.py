@@ -59,6 +59,9 @@ class Message(msgspec.Struct, kw_only=True):
     finite: ClassVar[bool] = True
     """Whether NaN and infinite numbers in it are refused, which would spoil whatever they are added to."""
 
+    sized: ClassVar[tuple[str, ...]] = ()
+    """Other fields that are exchange, such as keys: they count as they are written."""
+
     kept: ClassVar[bool] = True
     """Whether a checkpoint keeps it while it lies unread; what only tells who was born again means nothing later."""
 
@@ -103,11 +106,12 @@ def _fields(kind: type[Message]) -> _Fields:
 
 
 def payload(message: Message) -> int:
-    """Bytes of exchange that the message carries: its tensors, and 8 for every float."""
+    """Bytes of exchange that the message carries: its tensors, 8 for every float, and what else it says counts."""
     if not message.counted:
         return 0
     fields = _fields(type(message))
-    return sum(vector.nbytes for vector in vectors(message)) + 8 * len(fields.floats)
+    others = sum(len(msgspec.msgpack.encode(getattr(message, name))) for name in message.sized)
+    return sum(vector.nbytes for vector in vectors(message)) + 8 * len(fields.floats) + others
 
 
 def vectors(message: Message) -> list[Vector]:

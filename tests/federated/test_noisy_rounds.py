@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
-from covey.errors import PlanError
+from covey.errors import CheckpointError, PlanError
 from covey.federated.local_training import LocalResult, LocalTraining
 from covey.federated.messages import Configuration
-from covey.federated.private.noisy_mean import PoissonSelection
+from covey.federated.private.noisy_mean import PoissonSelection, PrivacySpending
+from covey.federated.private.private_settings import Dp
 from covey.federated.rounds import RoundTerms
 from covey.observe.result import Result
 from covey.privacy.accountant import epsilon
@@ -120,6 +122,26 @@ def test_the_run_ends_when_the_budget_is_spent(task: Task) -> None:
     assert epsilon(1.0, 0.2, told.rounds, 1e-4) <= 3.0 < epsilon(1.0, 0.2, told.rounds + 1, 1e-4)
     without = run(task, "fedavg + dp(noise=1, delta=1e-4)", clients=30, per_round=6, rounds=3)
     assert without.stopped == "budget" and without.privacy and without.privacy.limit is None
+
+
+def test_the_budget_survives_a_restart() -> None:
+    """What is spent before a round is what a checkpoint keeps; a new service may spend only what is left."""
+    dp = Dp(noise=1.0, delta=1e-4)
+    first = PrivacySpending(dp.planned([10] * 30, 0.2, 50, 3.0), 50)
+    left = first.budget.rounds_left(1.0, 0.2)
+    kept = [first.spend() for _ in range(3)][-1]
+    again = PrivacySpending(dp.planned([10] * 30, 0.2, 50, 3.0), 50)
+    again.resume(msgspec.json.decode(msgspec.json.encode(kept)))
+    assert again.budget == first.budget and again.budget.used == epsilon(1.0, 0.2, 3, 1e-4)
+    done = 0
+    while again.left:
+        again.spend()
+        done += 1
+    assert done == left - 3 > 0 and again.budget.used <= 3.0
+    with pytest.raises(CheckpointError, match="at delta=0.0001, not at"):
+        PrivacySpending(Dp(noise=1.0).planned([10], 0.2, 50, 3.0), 50).resume(kept)
+    again.resume(None)
+    assert not again.left, "a service that was never kept goes on as it is"
 
 
 def test_losses_of_clients_are_not_told(task: Task) -> None:

@@ -171,6 +171,18 @@ def test_no_report_of_anybody_is_sent_and_no_masked_one_looks_like_it(
     assert spread.abs().mean() > 0.35, "uniform over the ring; of the numbers themselves it is far below 0.1"
 
 
+def test_keys_shares_and_lists_count_as_traffic(task: Task) -> None:
+    """Of each client about its numbers, and for each neighbour a box and two shares."""
+    given: dict[str, Any] = {"clients": 16, "rounds": 1}
+    plain, few, all_of = (
+        run(task, f"fedavg{spec}", **given).traffic.by_role["clients->aggregator"]
+        for spec in ("", " + secagg(neighbours=4)", " + secagg")
+    )
+    boxes = 12 + 2 * 66 + 16  # a nonce, two shares of 521 bits, a tag
+    assert all_of - few > 16 * 11 * boxes, "15 neighbours instead of 4"
+    assert few > 16 * (7 * 4 + 4 * boxes) > plain
+
+
 def test_batch_statistics_travel_in_the_sum() -> None:
     def bn_task() -> Task:
         return Task(

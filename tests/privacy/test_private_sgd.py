@@ -128,6 +128,25 @@ def test_the_result_tells_what_was_spent(strategy: str, workers: int) -> None:
     assert "seed" in told.randomness and all(math.isnan(row.get("loss") or math.nan) for row in found.history)
 
 
+# epsilon of opacus 1.6.0: of its PRVAccountant (with the usual precision of 0.01), and the bound of its RDPAccountant
+OPACUS = [
+    ((1.1, 256 / 60000, 3516, 1e-5), 1.1439580448, 1.2813000161),
+    ((1.0, 0.01, 1000, 1e-5), 1.8383716378, 2.1013652716),
+    ((0.8, 0.02, 500, 1e-6), 5.4506371148, 6.1645472788),
+    ((2.0, 0.1, 300, 1e-5), 4.1935461069, 4.5642841402),
+    ((1.5, 0.2, 72, 1e-4), 5.4545522498, 6.1011081177),
+    ((0.6, 0.004, 2000, 1e-5), 4.4661054573, 5.4082396256),
+    ((4.0, 1.0, 50, 1e-5), 8.6062725871, 9.2349589917),
+    ((1.3, 0.05, 1000, 1e-6), 7.7347227596, 8.3138996871),
+]
+
+
+@pytest.mark.parametrize(("spent", "numerical", "bound"), OPACUS)
+def test_what_is_spent_is_what_opacus_says(spent: tuple[Any, ...], numerical: float, bound: float) -> None:
+    assert epsilon(*spent) == pytest.approx(numerical, rel=0.01)
+    assert epsilon(*spent) < bound
+
+
 def test_a_run_that_ends_early_is_counted_for_at_most_what_was_done() -> None:
     """A worker may have done more steps than another: all that were done count."""
     scores = iter([0.0, 0.0, 1.0])
@@ -146,6 +165,13 @@ def test_the_same_seed_gives_the_same_run_in_virtual_time_only() -> None:
     )
     assert all(torch.equal(one.weights[name], two.weights[name]) for name in one.weights)
     assert not all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+
+
+@pytest.mark.full
+def test_on_real_processes_noise_comes_from_the_operating_system() -> None:
+    one, two = (covey.fit("tests/privacy/private_task.py", "bsp", workers=2, steps=3, runs=False) for _ in range(2))
+    assert one.privacy and one.privacy.randomness == "operating system" and one.privacy.rounds == 3
+    assert not all(torch.equal(one.weights[name], two.weights[name]) for name in one.weights)
 
 
 @pytest.mark.parametrize(

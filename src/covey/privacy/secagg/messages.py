@@ -15,6 +15,7 @@ class SumTerms(Message):
 
     wire_name = "secagg.terms"
     kept: ClassVar[bool] = False
+    sized = ("clients",)
     round: bytes  # 16 bytes, never used twice
     clients: tuple[int, ...]  # who may take part, in ascending order
     length: int  # numbers of each client
@@ -69,6 +70,7 @@ class AdvertiseKeys(Message):
 
     wire_name = "secagg.keys"
     kept: ClassVar[bool] = False
+    sized = ("box_key", "mask_key", "signature")
     round: bytes
     box_key: bytes
     mask_key: bytes
@@ -80,6 +82,7 @@ class KeyList(Message):
 
     wire_name = "secagg.key_list"
     kept: ClassVar[bool] = False
+    sized = ("keys",)
     round: bytes
     keys: tuple[ClientKeys, ...]
 
@@ -89,6 +92,7 @@ class ShareKeys(Message):
 
     wire_name = "secagg.share"
     kept: ClassVar[bool] = False
+    sized = ("commitment", "boxes")
     round: bytes
     commitment: bytes  # to the seed of its own mask
     boxes: tuple[SealedShares, ...]
@@ -99,6 +103,7 @@ class DeliveredShares(Message):
 
     wire_name = "secagg.delivered"
     kept: ClassVar[bool] = False
+    sized = ("boxes",)
     round: bytes
     boxes: tuple[SealedShares, ...]
 
@@ -108,6 +113,7 @@ class MaskedInput(Message):
 
     wire_name = "secagg.masked"
     kept: ClassVar[bool] = False
+    sized = ("signature",)
     round: bytes
     numbers: Vector
     signature: bytes  # under the neighbours with which they are masked
@@ -118,6 +124,7 @@ class SurvivorList(Message):
 
     wire_name = "secagg.survivors"
     kept: ClassVar[bool] = False
+    sized = ("survivors", "masks")
     round: bytes
     survivors: tuple[int, ...]
     masks: tuple[SignedMasks, ...]  # of the receiver's neighbours among them; empty where all are neighbours of all
@@ -128,6 +135,7 @@ class Endorsement(Message):
 
     wire_name = "secagg.endorsement"
     kept: ClassVar[bool] = False
+    sized = ("signature",)
     round: bytes
     signature: bytes
 
@@ -137,6 +145,7 @@ class UnmaskRequest(Message):
 
     wire_name = "secagg.unmask"
     kept: ClassVar[bool] = False
+    sized = ("survivors", "dropped", "endorsements")
     round: bytes
     survivors: tuple[int, ...]
     dropped: tuple[int, ...]
@@ -148,6 +157,7 @@ class UnmaskShares(Message):
 
     wire_name = "secagg.unmasked"
     kept: ClassVar[bool] = False
+    sized = ("seeds", "mask_keys")
     round: bytes
     seeds: tuple[RevealedShare, ...]
     mask_keys: tuple[RevealedShare, ...]
