@@ -11,11 +11,13 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from covey.federated.aggregator import Aggregator
 from covey.federated.local_training import LocalPlan, LocalResult, LocalTraining
-from covey.federated.messages import Configuration
+from covey.federated.messages import ClientReport, Configuration
 from covey.observe.result import Result
 from covey.run import federate
 from covey.task import Task
+from covey.vector import Vector
 from tests.federated.conftest import regression
 
 Lie = Callable[[LocalResult], LocalResult]
@@ -53,6 +55,32 @@ def test_a_report_of_more_samples_than_its_client_has_is_refused(lied: Callable[
 def test_fedbuff_refuses_a_report_of_more_samples_than_its_client_has(lied: Callable[..., Result]) -> None:
     found = lied(lambda report: replace(report, samples=11), "fedbuff(buffer=6)")
     assert found.notes["refused reports"] >= 1 and found.samples == 2 * 6 * 10
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedavg(aggregate=median)", "fedbuff(buffer=6)"])
+def test_a_report_whose_tensors_have_other_shapes_is_refused(lied: Callable[..., Result], strategy: str) -> None:
+    """Also where they have equally many numbers: their sum with others would end the run."""
+    def reshaped(report: LocalResult) -> LocalResult:
+        return replace(report, update=Vector(part.reshape(-1, 1) for part in report.update.parts))
+
+    found = lied(reshaped, strategy)
+    assert found.notes["refused reports"] >= 1
+
+
+def test_a_client_is_told_why_its_report_is_refused(
+    lied: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, honest = set[str](), Aggregator.dismiss
+
+    async def dismiss(self: Aggregator, report: ClientReport, refused: str = "") -> None:
+        told.add(refused)
+        await honest(self, report, refused)
+
+    monkeypatch.setattr(Aggregator, "dismiss", dismiss)
+    lied(lambda report: replace(report, samples=11))
+    assert told == {"", "it counts 11 samples, and its client has at most 10"}
+    lied(lambda report: replace(report, update=report.update * torch.nan))
+    assert "it contains NaN or infinite numbers" in told
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedbuff(buffer=6)"])

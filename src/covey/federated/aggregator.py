@@ -7,6 +7,7 @@ from math import isfinite
 from typing import assert_never
 
 import msgspec
+from torch import Size, dtype
 
 from covey.errors import WireError
 from covey.federated.aggregation import Aggregation, MakeAggregation, WeightedMean
@@ -28,6 +29,7 @@ from covey.servers.goodbye import Goodbye
 from covey.vector import Vector
 
 NOTHING = Vector(())
+DROPPED = {"extra": "", "twice": "its client has reported already", "uninvited": "its client was not chosen"}
 
 ShareSizes = Callable[[int], int]
 """How many samples a client has, at most: a report of more would have more weight than its client can have."""
@@ -69,10 +71,21 @@ class ReportSums:
         self.samples += report.samples
 
 
-def acceptable(report: ClientReport, params: Vector, buffers: Vector, most: int) -> bool:
-    """Whether a report can be added to others: of this model, of 1 to `most` samples, and all of it numbers."""
-    fits = report.update.like(params) and report.buffers.like(buffers) and 0 < report.samples <= most
-    return fits and report.update.finite() and report.buffers.finite()
+def fault_in(report: ClientReport, params: Vector, buffers: Vector, most: int) -> str:
+    """Why a report cannot be added to others: only one of this model, of 1 to `most` samples, and of numbers can."""
+    if _shapes(report.update) != _shapes(params) or _shapes(report.buffers) != _shapes(buffers):
+        return "its tensors are not those of the model"
+    if report.samples <= 0:
+        return "it has no samples"
+    if report.samples > most:
+        return f"it counts {report.samples} samples, and its client has at most {most}"
+    if not (report.update.finite() and report.buffers.finite()):
+        return "it contains NaN or infinite numbers"
+    return ""
+
+
+def _shapes(vector: Vector) -> list[tuple[Size, dtype]]:
+    return [(part.shape, part.dtype) for part in vector.parts]
 
 
 class Aggregator:
@@ -113,13 +126,12 @@ class Aggregator:
             if isinstance(message, Departed):
                 reporting.lost(message.sender.rank)
             elif isinstance(message, ClientReport):
-                self.take(message, begin, reporting, sums)
-                await self.dismiss(message)
+                await self.dismiss(message, self.take(message, begin, reporting, sums))
         await self.node.send(COORDINATOR, ended(begin.number, state == "committed", reporting, sums), loan=True)
 
-    async def dismiss(self, report: ClientReport) -> None:
-        """Tell a client that has reported when to come again."""
-        await self.node.send(report.sender, ComeBack(*until(self.again, await self.node.now())))
+    async def dismiss(self, report: ClientReport, refused: str = "") -> None:
+        """Tell a client that has reported when to come again, and what is wrong with its report."""
+        await self.node.send(report.sender, ComeBack(*until(self.again, await self.node.now()), refused=refused))
 
     def decoded(self, report: ClientReport) -> ClientReport:
         """The report with the update that it stands for; with none where it cannot be read."""
@@ -131,22 +143,24 @@ class Aggregator:
             update = NOTHING
         return msgspec.structs.replace(report, update=update)
 
-    def take(self, report: ClientReport, begin: RoundBegin, reporting: Reporting, sums: ReportSums) -> None:
-        """Add a report, or drop it: it is answered in either case."""
+    def take(self, report: ClientReport, begin: RoundBegin, reporting: Reporting, sums: ReportSums) -> str:
+        """Add a report, or drop it; what is wrong with it. One that is only too late is dropped without a reason."""
         client = report.sender.rank
         if report.number != begin.number:
             sums.extra += 1
-            return
+            return f"it is of round {report.number}, and this is round {begin.number}"
         report = self.decoded(report)
-        if not acceptable(report, begin.params, begin.buffers, self.sizes(client)):
+        if fault := fault_in(report, begin.params, begin.buffers, self.sizes(client)):
             reporting.lost(client)
             sums.refused += 1
-            return
+            return fault
         match verdict := reporting.report(client):
             case "counted":
                 sums.add(report)
+                return ""
             case "extra" | "twice" | "uninvited":
                 sums.extra += 1
+                return DROPPED[verdict]
             case _:
                 assert_never(verdict)
 

@@ -8,7 +8,7 @@ from math import isfinite, sqrt
 from typing import Any
 
 from covey.federated.aggregation import WeightedMean
-from covey.federated.aggregator import MeanLoss, ShareSizes, acceptable
+from covey.federated.aggregator import MeanLoss, ShareSizes, fault_in
 from covey.federated.coordinator import FederatedService, HeldModel
 from covey.federated.messages import CheckIn, ClientReport, ComeBack, Configuration, address
 from covey.federated.pace_steering import until
@@ -53,8 +53,8 @@ class Buffering:
     def __init__(self, node: Node, replica: Replica, service: FederatedService, size: int, sizes: ShareSizes) -> None:
         self.node, self.service, self.size, self.sizes = node, service, size, sizes
         self.concurrency, self.patience = service.terms.target, service.terms.reporting
-        self.model = HeldModel(replica, service.step)
-        self.version = 0  # the updates of the model
+        self.model = HeldModel(node, replica, service.step)
+        self.version = node.remember("version", 0)  # the updates of the model
         self.running: OrderedDict[int, tuple[int, float]] = OrderedDict()  # version and deadline, by client
         self.collected = ReportBuffer()
         self.dropped = self.extra = 0
@@ -63,7 +63,7 @@ class Buffering:
         for number in self.node.steps():
             began, replica = await self.node.now(), self.model.replica
             params, buffers = replica.flat.clone(), replica.buffers.clone()  # lent to all who begin with this version
-            given = Configuration(self.version, number / self.service.rounds, params, buffers)
+            given = Configuration(self.version.value, number / self.service.rounds, params, buffers)
             if await self.collect(given):
                 await self.commit(number, began)
             else:
@@ -98,17 +98,18 @@ class Buffering:
         begun = self.running.pop(report.sender.rank, None)
         if begun is None or begun[0] != report.number:
             self.extra += 1
-        elif not self.acceptable(report):
+            fault = "no report of its client is awaited" if begun is None else "it is of another model"
+        elif fault := self.fault_in(report):
             self.dropped += 1
             await self.node.note("refused reports")
         else:
-            self.collected.add(report, self.version - report.number)
-            await self.node.note("staleness", self.version - report.number)
-        await self.node.send(report.sender, self.come_back(await self.node.now()))
+            self.collected.add(report, self.version.value - report.number)
+            await self.node.note("staleness", self.version.value - report.number)
+        await self.node.send(report.sender, self.come_back(await self.node.now(), fault))
 
-    def acceptable(self, report: ClientReport) -> bool:
+    def fault_in(self, report: ClientReport) -> str:
         held = self.model.replica
-        return acceptable(report, held.flat, held.buffers, self.sizes(report.sender.rank))
+        return fault_in(report, held.flat, held.buffers, self.sizes(report.sender.rank))
 
     async def commit(self, number: int, began: float) -> None:
         """Make an update of the reports, if their sum is not too large for its numbers, and write it down."""
@@ -118,7 +119,7 @@ class Buffering:
             await self.tell("abandoned", number, began)
         else:
             self.model.commit(number, update, buffers)
-            self.version += 1
+            self.version.value += 1
             await self.tell("committed", number, began)
         self.collected = ReportBuffer()
 
@@ -149,8 +150,8 @@ class Buffering:
             self.dropped += 1
         return next(iter(self.running.values()))[1] - now if self.running else self.service.terms.selection
 
-    def come_back(self, now: float) -> ComeBack:
-        return ComeBack(*until(self.service.steering.period(now), now))
+    def come_back(self, now: float, refused: str = "") -> ComeBack:
+        return ComeBack(*until(self.service.steering.period(now), now), refused=refused)
 
 
 def buffering(service: FederatedService, size: int, sizes: ShareSizes) -> Callable[[Node, Replica], Any]:

@@ -65,9 +65,10 @@ class FederatedService:
 class HeldModel:
     """The model of the service, and how it changes."""
 
-    def __init__(self, replica: Replica, step: ServerStep | None) -> None:
+    def __init__(self, node: Node, replica: Replica, step: ServerStep | None) -> None:
         self.replica, self.step = replica, step
-        self.state: ServerState = step.init(replica.flat) if step else ()
+        fresh: ServerState = step.init(replica.flat) if step else ()
+        self.state = node.remember("server state", fresh)
 
     def commit(self, number: int, update: Vector, buffers: Vector) -> None:
         """Make an update of the aggregate of some clients' reports, in the round of this number."""
@@ -75,7 +76,7 @@ class HeldModel:
         if self.step is None:
             self.replica.apply(update)
         else:
-            self.state = self.step.move(self.replica.flat, update, self.state)
+            self.state.value = self.step.move(self.replica.flat, update, self.state.value)
         self.replica.buffers.copy_(buffers)
 
 
@@ -83,7 +84,7 @@ class RoundCoordinator:
     """Drives the selection phase of one round after another; check-ins are answered at any time."""
 
     def __init__(self, node: Node, replica: Replica, service: FederatedService) -> None:
-        self.node, self.service, self.model = node, service, HeldModel(replica, service.step)
+        self.node, self.service, self.model = node, service, HeldModel(node, replica, service.step)
         self.selection = service.selection()
         self.busy = False  # a round is under way
         self.spent: Memory[dict[str, Any] | None] = node.remember("privacy", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -84,7 +84,8 @@ class LocalTraining:
     """
 
     def __init__(
-        self, task: Task, module: nn.Module, data: Any, plan: LocalPlan, samples: list[Tensor], seed: int,
+        self, task: Task, module: nn.Module, data: Any, plan: LocalPlan,
+        samples: Sequence[Tensor] | Mapping[int, Tensor], seed: int,
         restrict: Restrict | None = None,
     ) -> None:  # fmt: skip
         refuse_settings(task)

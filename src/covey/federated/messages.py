@@ -22,12 +22,16 @@ class CheckIn(Message):
 
 
 class ComeBack(Message):
-    """(To a client) You are not needed now, or no more: come again after so many seconds, drawn between these two."""
+    """(To a client) You are not needed now, or no more: come again after so many seconds, drawn between these two.
+
+    `refused` says why its report does not count, if there was one and something is wrong with it.
+    """
 
     wire_name = "federated.come_back"
 
     earliest: float
     latest: float
+    refused: str = ""
 
     counted = False
 
@@ -93,3 +97,7 @@ class RoundEnd(Message):
     buffers: Vector
 
     counted = finite = False
+
+
+FROM_CLIENTS: tuple[type[Message], ...] = (CheckIn, ClientReport)
+"""All that a client may say. Real ones may be anybody's: what else they send is refused before a program sees it."""
