@@ -40,6 +40,7 @@ ELSEWHERE = {
     "checkpoint/blocks.py": "files: test_hostile_checkpoints",
     "run/virtual_restarts.py": "tallies of a checkpoint: test_hostile_progress",
     "observe/journal.py": "files: tests/observe/test_journal.py",
+    "run/federated/service_checkpoints.py": "rounds of a checkpoint: tests/federated/test_service_checkpoints.py",
     "run/own_loop/keeping.py": "what a checkpoint keeps of a loop: test_keeping",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",

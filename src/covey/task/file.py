@@ -61,6 +61,17 @@ def task_parameters(where: str) -> Mapping[str, inspect.Parameter]:
     return {}
 
 
+def task_hash(where: str) -> str:
+    """The SHA-256 of a task: of its file, whatever that is called, and of its name and arguments.
+
+    Files that it imports are not part of it.
+    """
+    path, name, arguments = _split(where)
+    if not path.is_file():
+        raise PlanError(f"there is no file {path}; give a Python file, as in train.py:task")
+    return sha256(b"\0".join([path.read_bytes(), name.encode(), (arguments or "").encode()])).hexdigest()
+
+
 def _split(where: str) -> tuple[Path, str, str | None]:
     path, name, arguments = task_name(where)
     name = name or ("" if where == f"{path}:" else "task")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from covey.cli.federate import simulate
+from covey.cli.federate import join, keys, serve, simulate
 
 app = typer.Typer(help="Train with clients that keep their data, and come and go.", no_args_is_help=True)
 
@@ -15,3 +15,6 @@ def _federate() -> None:
 
 
 app.command("simulate")(simulate.command)
+app.command("serve")(serve.command)
+app.command("join")(join.command)
+app.add_typer(keys.app, name="keys")

@@ -79,7 +79,7 @@ class SiteGate:
         if self.monitor:
             self.monitor.close(0)
 
-    def _line_broke(self) -> None:
+    def _line_broke(self, file: int = -1) -> None:
         self.broken = self.silence.awake
 
     def _read(self, name: zmq.Frame, *parts: zmq.Frame) -> tuple[int, Upward]:

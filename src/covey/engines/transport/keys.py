@@ -68,7 +68,7 @@ class KeyRing:
 class LockedSocket:
     """A socket and the connections that it has, as file numbers of this process."""
 
-    def __init__(self, socket: zmq.Socket[bytes], broken: Callable[[], None]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], broken: Callable[[int], None]) -> None:
         self.socket, self.broken = socket, broken
         self.open: dict[int, None] = {}  # in the order in which they came
 
@@ -76,16 +76,17 @@ class LockedSocket:
         """Break off the newest connections of more than these: older ones may have proved who they are. How many."""
         if len(self.open) <= most:
             return 0
-        port = self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+        endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         newest = list(self.open)[most:]
         for number in newest:
             del self.open[number]  # ZeroMQ closes it, and a member's comes again
-            _break_off(number, port)
+            break_off(number, endpoint)
         return len(newest)
 
 
-def _break_off(number: int, port: str) -> None:
-    """End a connection of this port, if that is what the file of this number still is."""
+def break_off(number: int, endpoint: str) -> None:
+    """End a connection to this port, if that is what the file of this number still is."""
+    port = endpoint.rpartition(":")[2]
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
         if str(line.getsockname()[1]) == port:
             line.shutdown(socket.SHUT_RDWR)
@@ -109,10 +110,11 @@ class ConnectionGuard:
     def wakeups(self) -> list[zmq.Socket[bytes]]:
         return self.monitors
 
-    def watch(self, door: zmq.Socket[bytes], broken: Callable[[], None] = lambda: None) -> None:
+    def watch(self, door: zmq.Socket[bytes], broken: Callable[[int], None] = lambda file: None) -> None:
         """Before `bind`: count connections that fail before the check, without a key or without the protocol.
 
-        More connections than the run can need are broken off. `broken` hears of each connection that has ended.
+        More connections than the run can need are broken off. `broken` hears of each connection that has ended,
+        by the number of its file.
         """
         door.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
         place = f"inproc://covey.guard.{len(self.monitors)}"
@@ -152,7 +154,7 @@ class ConnectionGuard:
                 continue
             if event & GONE:
                 door.open.pop(number, None)
-                door.broken()
+                door.broken(number)
             self.left += 1 if event & GONE else -1
             if event & RUDE or self.left > 0:  # ZeroMQ does not report peers that do not speak ZeroMQ
                 self.left = min(self.left, 0)

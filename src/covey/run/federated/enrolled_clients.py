@@ -1,0 +1,59 @@
+"""Who are the clients of a service? Those that are enrolled in its folder of keys, as it is now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from covey.engines.service.guest_keys import GuestList, KeyFolder
+from covey.engines.transport.refusals import Refusals
+from covey.federated.messages import ComeBack
+from covey.message import Address, Message
+from covey.observe.instruments import Instrument
+from covey.simulate.population import CLIENT
+
+KEYS_EVERY = 1.0  # seconds between two looks at the list of clients
+
+
+class EnrolledClients(Sequence[range]):
+    """The clients of a service as they are enrolled now: of each, as many numbers as its reports may count samples."""
+
+    def __init__(self, folder: KeyFolder) -> None:
+        self.folder = folder
+        self.known: GuestList = folder.guests()
+        self._seen, self._looked = folder.changed(), time.monotonic()
+
+    def changed(self) -> bool:
+        """Look at the list now and then; whether it is another one."""
+        if time.monotonic() - self._looked < KEYS_EVERY:
+            return False
+        self._looked = time.monotonic()
+        if (seen := self.folder.changed()) == self._seen:
+            return False
+        self._seen, self.known = seen, self.folder.guests()
+        return True
+
+    def welcome(self) -> dict[str, Address]:
+        """Those that may come, by their public keys."""
+        return {one.public: Address(CLIENT, one.number) for one in self.known.guests if not one.revoked}
+
+    def name(self, client: Address) -> str:
+        return self.known.guests[client.rank].name
+
+    def __len__(self) -> int:
+        return len(self.known.guests)
+
+    def __getitem__(self, client: Any) -> Any:
+        return range(self.known.guests[client].samples)
+
+
+class RefusedReports(Instrument):
+    """Counts the reports that a role of the service has refused, by the reason that it gives the client."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if isinstance(message, ComeBack) and message.refused:
+            self._refusals.note(f"a report of {to}: {message.refused}")

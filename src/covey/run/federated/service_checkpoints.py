@@ -1,0 +1,102 @@
+"""How is a service kept between its rounds? Its model and what it remembers; no client's update is ever written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from covey.checkpoint import CheckpointDirectory, RoleState, RunRecord
+from covey.decoding import UNREADABLE
+from covey.engines.mailbox import Mailbox
+from covey.engines.pace import Pace
+from covey.engines.process.role.saving import restore, state_of
+from covey.engines.remembered import Remembered
+from covey.engines.service.role_loop import LoopRole
+from covey.errors import CheckpointError
+from covey.federated.messages import COORDINATOR
+from covey.membership import Life
+from covey.model.replica import Replica
+from covey.observe.membership import RoundLog, RoundRecord
+from covey.observe.referee import Referee
+from covey.observe.tally import Tally, Teller
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenRounds:
+    """What is kept of the role that holds the model. What clients have sent it is not: they come again."""
+
+    pace: Pace
+    memories: Remembered
+    rng: Random
+    life: Life
+    mailbox: Mailbox
+
+    @staticmethod
+    def of(role: LoopRole) -> BetweenRounds:
+        return BetweenRounds(role.pace, role.memories, role.rng, role.life, Mailbox(lambda message: None))
+
+
+class ServiceCheckpoints:
+    """Keeps a service before each round, and finds what an earlier process of it has kept."""
+
+    def __init__(self, folder: Path, here: RunRecord, say: Callable[[str], None]) -> None:
+        self.directory, self._here, self._say = CheckpointDirectory(folder), here, say
+        self._failed = False  # the last one could not be written
+
+    def found(self, replica: Replica, log: RoundLog, judge: Referee) -> tuple[RoleState, list[Tally]] | None:
+        """Take over the newest checkpoint, if there is one: the role's state, and what was counted before."""
+        if not self.directory.all():
+            return None
+        place, run = self.directory.newest()
+        for name in ("strategy", "seed"):
+            if (theirs := getattr(run, name)) != (ours := getattr(self._here, name)):
+                raise CheckpointError(
+                    f"{place} is of a run with the {name} {theirs}, and this one has {ours}: use the same, or another "
+                    "folder"
+                )
+        state = RoleState.read(place, COORDINATOR)
+        restore(replica, state.replica)
+        try:
+            kept = msgspec.convert(run.progress, KeptRounds, str_keys=True)
+            for tally in kept.tallies:
+                tally.check()
+            judge.resume(kept.history)
+        except UNREADABLE as error:
+            raise CheckpointError(f"{place} does not say which rounds there were: {error}") from None
+        log.rounds, log.counted = kept.rounds, Counter(kept.counted)
+        return state, kept.tallies
+
+    def keep(
+        self, role: LoopRole, seconds: float, replica: Replica, log: RoundLog, judge: Referee, teller: Teller
+    ) -> None:
+        """Write a checkpoint; where that fails, the run goes on, and says so once."""
+        state = state_of(BetweenRounds.of(role), replica, held=True, ended=False, seconds=seconds)
+        kept = KeptRounds(
+            rounds=log.rounds, counted=dict(log.counted), history=judge.history, tallies=list(teller.tallies.values())
+        )
+        progress = msgspec.to_builtins(kept, str_keys=True)
+        try:
+            with self.directory.writing() as partial:
+                state.write(partial, COORDINATOR)
+                self.directory.commit(partial, msgspec.structs.replace(self._here, progress=progress))
+        except OSError as error:
+            if not self._failed:
+                self._say(f"no checkpoint could be written to {self.directory.directory}: {error.strerror or error}")
+            self._failed = True
+        else:
+            self._failed = False
+
+
+class KeptRounds(msgspec.Struct, kw_only=True):
+    """What a checkpoint says of the rounds before it."""
+
+    rounds: list[RoundRecord]
+    counted: dict[int, int]  # how often the reports of each client counted
+    history: list[dict[str, Any]]
+    tallies: list[Tally]
