@@ -51,14 +51,14 @@ def uncut(mesh: str) -> tuple[str, int]:
 
 QUICK = [
     ("tensor=2, shard=2", "gpt"), ("tensor=2, shard=2, zero=1", "cnn"), ("tensor=2, shard=2, zero=2", "tied"),
-    ("expert=2, tensor=2", "points"), ("shard=2, expert=2", "points"), ("stage=2, tensor=2", "gpt"),
-    ("stage=2, shard=2", "mlp"),
+    ("expert=2, tensor=2", "words"), ("shard=2, expert=2", "points"), ("stage=2, tensor=2", "gpt"),
+    ("stage=2, shard=2", "mlp"), ("stage=2, tensor=2, cut=1", "mlp"),
 ]  # fmt: skip
 SLOW = [
     ("shard=2, tensor=3", "translator"), ("shard=3, tensor=2", "odd"), ("shard=2, tensor=2", "cnn"),
     ("shard=2, tensor=2", "tied"), ("shard=2, tensor=2", "plain attention"), ("shard=2, tensor=2, zero=2", "cnn"),
-    ("shard=4, tensor=2", "llama"), ("shard=2, tensor=4", "gpt"), ("shard=2, tensor=2", "words"),
-    ("expert=2, tensor=2", "words"), ("expert=3, tensor=2", "second choices"), ("expert=2, tensor=3", "points"),
+    ("shard=4, tensor=2", "llama"), ("shard=2, tensor=4", "gpt"),
+    ("expert=2, tensor=2", "points"), ("expert=3, tensor=2", "second choices"), ("expert=2, tensor=3", "points"),
     ("expert=2, tensor=2", "given"), ("expert=2, tensor=2, split=none", "words"),
     ("shard=2, expert=2", "words"), ("shard=3, expert=2", "second choices"), ("shard=2, expert=4", "given"),
     ("stage=2, tensor=2", "cnn"), ("stage=3, tensor=2", "mlp"), ("stage=2, tensor=3", "llama"),
@@ -127,7 +127,9 @@ def test_members_without_samples_left_serve_on(mesh: str) -> None:
     given = task("gpt", data=tuple(part[:25] for part in WORDS), batch_size=4)  # 13 and 12 samples
     found = run(given, f"allreduce with mesh({mesh})", 4, steps=None, epochs=1)
     assert apart(found, run(given, "allreduce", 2, steps=None, epochs=1)) < 1e-10
-    assert run(given, f"allreduce with mesh({mesh})", 4, steps=None, epochs=2).samples == 50
+    twice = run(given, f"allreduce with mesh({mesh})", 4, steps=None, epochs=2)
+    assert apart(twice, run(given, "allreduce with mesh(shard=2)", 2, steps=None, epochs=2)) < 1e-10
+    assert twice.samples == 50
 
 
 @pytest.mark.parametrize(("mesh", "samples"), [("expert=2, tensor=2", 17), ("shard=2, expert=2", 33)])
@@ -159,6 +161,9 @@ def test_places_and_shares() -> None:
     ]  # fmt: skip
     assert [mesh.share(worker) for worker in range(12)] == [0, 0, 1, 1, 2, 2] * 2
     assert mesh.share(12) == 3 and [mesh.first_with(share) for share in range(6)] == [0, 2, 4, 12, 14, 16]
+    experts = Mesh(replica=2, shard=2, expert=3, tensor=2).fitted(24)
+    assert [experts.share(worker) for worker in range(0, 24, 2)] == list(range(12))
+    assert experts.place(7) == (0, 1, 0, 1) and experts.first_with(7) == 14
 
 
 @pytest.mark.parametrize(
