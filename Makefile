@@ -59,8 +59,8 @@ layers: setup
 	$(python) -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_logo=True))'
 
 # What tests want of Debian, where that is possible: real data, Java for Spark, iproute2 for the lab,
-# a browser for the page, etcd for a second launcher. They skip without.
-debian := dataset-fashion-mnist openjdk-17-jre-headless iproute2 chromium etcd-server
+# a browser for the page, etcd for a second launcher, SLURM for jobs. They skip without.
+debian := dataset-fashion-mnist openjdk-17-jre-headless iproute2 chromium etcd-server slurmctld slurmd
 packages:
 	@if ! dpkg -s $(debian) >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive; \

@@ -25,9 +25,10 @@ WRITTEN = Path(__file__).parent / "jobs_200.json"
 TASK = "examples/digits.py"
 STRATEGIES = {"bsp": 1, "asynchronous": 1}
 SIZES = [  # when they arrive, epochs, strategy
-    (0.0, 400, "bsp"), (2.0, 100, "bsp"), (4.0, 250, "asynchronous"), (6.0, 60, "bsp"), (8.0, 160, "asynchronous"),
-    (10.0, 120, "bsp"),
+    (0.0, 120, "bsp"), (2.0, 30, "bsp"), (4.0, 80, "asynchronous"), (6.0, 20, "bsp"), (8.0, 50, "asynchronous"),
+    (10.0, 40, "bsp"),
 ]  # fmt: skip
+RECORDED = 20  # epochs of the runs whose curves are replayed
 POLICIES = ("fifo", "fair", "optimus", "slaq")
 SLICE, SLOTS = 15.0, 2
 
@@ -54,21 +55,28 @@ def real() -> dict[str, Any]:
         folder = Path(name)
         for strategy in STRATEGIES:
             for workers in (1, 2):
-                _covey("run", TASK, "--strategy", strategy, "--workers", str(workers), "--epochs", "60", "--quiet",
-                       "--runs", str(folder / "runs"))  # fmt: skip
-        curves = {curve.name.split()[-1]: curve for curve in recorded_curves(folder / "runs")}
+                words = ["--strategy", strategy, "--workers", str(workers), "--epochs", str(RECORDED)]
+                _covey("run", TASK, *words, "--quiet", "--runs", str(folder / "runs"))
+        curves = {curve.name.split()[-1].partition("(")[0]: curve for curve in recorded_curves(folder / "runs")}
         start = _start_seconds(folder)
         jobs = JobSet(
             slots=SLOTS, curves=list(curves.values()),
             jobs=[
-                SetJob(name=f"{number:04d}", arrives=at, curve=curves[strategy].name, most=2, size=epochs / 60)
+                SetJob(
+                    name=f"{number:04d}", arrives=at, curve=curves[strategy].name, most=2, size=epochs / RECORDED,
+                    known=True,
+                )
                 for number, (at, epochs, strategy) in enumerate(SIZES, 1)
             ],
         )  # fmt: skip
         said = {
             one.policy: one for one in rehearse(jobs, POLICIES, RehearsalTimes(slice=SLICE, start=start, error=0.0))
         }
-        seen = {policy: _served(folder / policy, policy) for policy in POLICIES}
+        print(start, {policy: one.mean_completion for policy, one in said.items()}, flush=True)
+        seen = {}
+        for policy in POLICIES:
+            seen[policy] = _served(folder / policy, policy)
+            print(policy, seen[policy], flush=True)
     return {
         "start": start, "real": seen, "rehearsed": {policy: one.mean_completion for policy, one in said.items()},
         "error": {policy: said[policy].mean_completion / seen[policy] - 1 for policy in POLICIES},

@@ -55,6 +55,7 @@ class SetJob(msgspec.Struct, kw_only=True, frozen=True):
     size: Positive = 1.0  # times as many samples
     least: Natural = 1
     most: Natural = 1
+    known: bool = False  # its number of samples is known before: it does not end at a target
 
 
 class JobSet(msgspec.Struct, kw_only=True, frozen=True):

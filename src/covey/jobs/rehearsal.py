@@ -76,7 +76,7 @@ class _SimulatedJob:
         asked = self.asked
         return JobView(
             asked.name, asked.arrives, asked.least, asked.most, self.workers, self.since, self.done,
-            LIMIT * self.total, True, self.points, self.speeds,
+            self.total if asked.known else LIMIT * self.total, not asked.known, self.points, self.speeds,
         )  # fmt: skip
 
     def measured(self) -> None:
