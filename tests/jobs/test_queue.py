@@ -168,6 +168,8 @@ def test_what_can_be_suspended_and_resized(tmp_path: Path) -> None:
     assert kind("--strategy", "easgd") == (True, False, 2, 2)
     assert kind("--engine", "mpi") == (False, False, 2, 2)
     assert job_request(["launch", "own.py", "--workers", "3"], tmp_path, 0.0).kept is False
+    for words, slots in {"simulate x.py --workers 90": 1, "compare x.py": 2, "tune x.py --slots 3": 3}.items():
+        assert job_request(words.split(), tmp_path, 0.0).most == slots
 
 
 def test_the_command_of_a_start(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_drawn_jobs_keep_the_slots_as_busy_as_was_asked() -> None:
 
 
 def test_the_written_jobs() -> None:
-    """The mean completion of Optimus was 0.78 of that of fair shares; 0.7 had been hoped for (docs/benchmarks.md)."""
+    """Optimus takes 0.78 of the mean completion of fair shares; the goal was 0.7 (docs/benchmarks.md)."""
     found = {one.policy: one for one in rehearse(read_set(WRITTEN), ["fair", "optimus"])}
     assert found["optimus"].mean_completion <= 0.8 * found["fair"].mean_completion
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ def job_request(words: Sequence[str], cwd: Path, submitted: float, stages: str =
     if not words or words[0] not in COMMANDS:
         given = f"covey {words[0]}" if words else "nothing"
         raise PlanError(f"{given} is no job; write for example: covey jobs submit -- run train.py --workers 2")
-    workers = parse_workers(option_value(words, "--workers") or ("2" if words[0] in ("run", "launch") else "1"))
+    workers = _workers(words)
     if workers.auto:
         raise PlanError(f"--workers {workers}: the head decides how many workers a job has: write 1:{workers.most}")
     for name in OWN if words[0] == "run" else ():
@@ -60,6 +61,15 @@ def job_request(words: Sequence[str], cwd: Path, submitted: float, stages: str =
         words=words, cwd=str(cwd), submitted=submitted, least=workers.least or workers.most, most=workers.most,
         kept=words[0] == "run" and _can_be_kept(words, workers), ranged=bool(workers.least), stages=stages,
     )  # fmt: skip
+
+
+def _workers(words: Sequence[str]) -> WorkerRange:
+    """Those that take slots: processes, so a simulation is one, and a search has as many as trials run at a time."""
+    if words[0] == "simulate" or "--simulate" in words:
+        return WorkerRange(1)
+    if words[0] == "tune":
+        return parse_workers(option_value(words, "--slots") or str(len(os.sched_getaffinity(0))))
+    return parse_workers(option_value(words, "--workers") or "2")
 
 
 def option_value(words: Sequence[str], name: str) -> str | None:
