@@ -1,5 +1,6 @@
 """Many seeds of faults, each of which picks its strategy: `python -m benchmarks.faults --seeds 0..9999`.
 
+With `--federated` each draws a federated run, whose clients, aggregator, coordinator and links fail.
 Seeds that were tried are written to `--done FILE`, a line each; with the same file only the others are tried again.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from covey.check import federated_seeds
 from covey.check.fault_seeds import case_of, tried
 from covey.simulate.faults import parse_seeds
 
@@ -43,6 +45,7 @@ def main() -> None:
     asked.add_argument("--seeds", default="0..9999", help="one seed, or a range")
     asked.add_argument("--done", type=Path, help="a file of seeds that were tried")
     asked.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    asked.add_argument("--federated", action="store_true", help="of federated runs")
     given = asked.parse_args()
     seeds = parse_seeds(given.seeds)
     if seeds is None:
@@ -50,7 +53,7 @@ def main() -> None:
     before = read(given.done)
     left = [seed for seed in seeds if seed not in before]
     begin, found = time.monotonic(), [before[seed] for seed in seeds if seed in before]
-    for tried_seed in results(left, given.processes):
+    for tried_seed in results(left, given.processes, attempt_federated if given.federated else attempt):
         found.append(tried_seed)
         if tried_seed.broken:
             print(tried_seed.broken, flush=True)
@@ -68,18 +71,6 @@ def read(done: Path | None) -> dict[int, TriedSeed]:
     return {one.seed: one for one in whole}
 
 
-def results(seeds: list[int], processes: int) -> Iterator[TriedSeed]:
-    """Each seed as it was tried, block by block."""
-    blocks = [seeds[start : start + BLOCK] for start in range(0, len(seeds), BLOCK)]
-    if processes == 1 or len(seeds) <= 1:
-        for block in blocks:
-            yield from attempt(block)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        for tried_block in pool.map(attempt, blocks):
-            yield from tried_block
-
-
 def attempt(seeds: list[int]) -> list[TriedSeed]:
     """(In a process of its own) Try these seeds."""
     torch.set_num_threads(1)
@@ -91,6 +82,34 @@ def attempt(seeds: list[int]) -> list[TriedSeed]:
         )
         for one in found
     ]  # fmt: skip
+
+
+def attempt_federated(seeds: list[int]) -> list[TriedSeed]:
+    """(In a process of its own) Try these seeds of federated runs."""
+    torch.set_num_threads(1)
+    found = [federated_seeds.tried(seed) for seed in seeds]
+    return [
+        TriedSeed(
+            seed=one.seed, strategy=one.case.strategy, workers=one.case.clients, plan=str(one.plan),
+            restarts=one.struck, broken=str(one) if one.broken else "",
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+Attempt = Callable[[list[int]], list[TriedSeed]]
+
+
+def results(seeds: list[int], processes: int, attempt: Attempt = attempt) -> Iterator[TriedSeed]:
+    """Each seed as it was tried, block by block."""
+    blocks = [seeds[start : start + BLOCK] for start in range(0, len(seeds), BLOCK)]
+    if processes == 1 or len(seeds) <= 1:
+        for block in blocks:
+            yield from attempt(block)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        for tried_block in pool.map(attempt, blocks):
+            yield from tried_block
 
 
 def report(found: list[TriedSeed], seconds: float, timed: int = 0) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Flower's simulation of the same clients: client-rounds per second, and the accuracy in the end, as JSON.
+"""Flower's simulation of the same clients: client-rounds per second, the accuracy in the end, CPU seconds, as JSON.
 
     PYTHON flower_rounds.py DATA PER_ROUND ROUNDS
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import OrderedDict
@@ -36,14 +37,36 @@ def load(module: nn.Module, given: list[Any]) -> None:
     module.load_state_dict(OrderedDict(zip(module.state_dict(), map(torch.tensor, given), strict=True)))
 
 
+def kept() -> Any:
+    """The data, read once in each process."""
+    if not hasattr(torch, "kept_data"):  # what belongs to this file is sent to the process again with every client
+        torch.kept_data = torch.load(FILE)  # type: ignore[attr-defined]
+    return torch.kept_data
+
+
+def cpu() -> float:
+    """Seconds of all processes of this simulation so far."""
+    parents, used = dict[int, int](), dict[int, float]()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                words = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(name)], used[int(name)] = int(words[1]), sum(map(int, words[11:13])) / os.sysconf("SC_CLK_TCK")
+    ours = {os.getpid()}
+    while more := {one for one, parent in parents.items() if parent in ours and one not in ours}:
+        ours |= more
+    return sum(used.get(one, 0.0) for one in ours)
+
+
 class Trainer(NumPyClient):
     """One epoch of plain SGD on a client's samples."""
 
     def __init__(self, number: int) -> None:
         torch.set_num_threads(1)
-        kept = torch.load(FILE)
-        mine = kept["clients"][number]
-        self.x, self.y = (column[mine] for column in kept["train"])
+        mine = kept()["clients"][number]
+        self.x, self.y = (column[mine] for column in kept()["train"])
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
         module = model()
@@ -57,8 +80,9 @@ class Trainer(NumPyClient):
 
 
 def keep(number: int, parameters: list[Any], config: dict[str, Any]) -> None:
-    LAST["weights"], LAST["at"] = parameters, time.perf_counter()
+    LAST["weights"], LAST["at"], LAST["cpu"] = parameters, time.perf_counter(), cpu()
     LAST.setdefault("began", LAST["at"])  # the initial weights: clients train from here on
+    LAST.setdefault("cpu began", LAST["cpu"])
 
 
 def server(context: Any) -> ServerAppComponents:
@@ -79,7 +103,8 @@ def main() -> None:
     x, y = torch.load(FILE)["test"]
     with torch.no_grad():
         accuracy = float((module(x).argmax(1) == y).float().mean())
-    print(json.dumps([PER_ROUND * ROUNDS / (LAST["at"] - LAST["began"]), accuracy]))
+    seconds, used = LAST["at"] - LAST["began"], LAST["cpu"] - LAST["cpu began"]
+    print(json.dumps([PER_ROUND * ROUNDS / seconds, accuracy, used]))
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ def payload(message: Message) -> int:
 
 def vectors(message: Message) -> list[Vector]:
     """The message's vectors, in the order of its fields."""
-    return [getattr(message, name) for name in _fields(type(message)).vectors]
+    names = _fields(type(message)).vectors
+    return [getattr(message, name) for name in names] if names else []
 
 
 def check_finite(message: Message, to: Address) -> None:
@@ -132,7 +133,10 @@ def check_finite(message: Message, to: Address) -> None:
 
 def stamped(message: M, sender: Address, copy: bool) -> M:
     """The message as it leaves `sender`; with `copy` it keeps what its tensors hold now, whatever happens to them."""
-    given = {name: getattr(message, name) for name in _fields(type(message)).vectors}
+    names = _fields(type(message)).vectors
+    if not names:
+        return msgspec.structs.replace(message, sender=sender)
+    given = {name: getattr(message, name) for name in names}
     theirs = {name: Vector((v.clone() if copy else v).parts, origin=sender) for name, v in given.items()}
     return msgspec.structs.replace(message, sender=sender, **theirs)
 

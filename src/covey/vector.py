@@ -28,11 +28,12 @@ class Vector:
     5
     """
 
-    __slots__ = ("origin", "parts")
+    __slots__ = ("_nbytes", "origin", "parts")
 
     def __init__(self, parts: Iterable[Tensor], origin: object = None) -> None:
         self.parts: tuple[Tensor, ...] = tuple(parts)
         self.origin = origin
+        self._nbytes = -1  # until it is asked for: on its way a message is asked for it many times
 
     @property
     def numel(self) -> int:
@@ -40,7 +41,14 @@ class Vector:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in self.parts)
+        if self._nbytes < 0:
+            self._nbytes = sum(part.numel() * part.element_size() for part in self.parts)
+        return self._nbytes
+
+    @property
+    def hollow(self) -> bool:
+        """Whether it has no numbers, only a size: all its parts are meta tensors."""
+        return all(part.is_meta for part in self.parts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Vector:
         """The vector whose parts are `change(part)`."""

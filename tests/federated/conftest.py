@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from covey.federated.local_training import LocalResult, LocalTraining
+from covey.run.federated import federating
 from covey.task import Task
 
 SAMPLES = 60
@@ -30,3 +34,9 @@ def regression(samples: int = SAMPLES, momentum: float = 0.0, **more: object) ->
 @pytest.fixture
 def task() -> Task:
     return regression()
+
+
+def trained_by(monkeypatch: pytest.MonkeyPatch, train: Callable[..., LocalResult]) -> None:
+    """Let clients report what this function says; each then trains by itself, when it begins."""
+    monkeypatch.setattr(LocalTraining, "train", train)
+    monkeypatch.setattr(federating, "GroupedWork", lambda kind, do: None)

@@ -17,7 +17,7 @@ from covey.federated.messages import Configuration
 from covey.observe.result import Result
 from covey.run import federate
 from covey.task import Task
-from tests.federated.conftest import SAMPLES, regression
+from tests.federated.conftest import SAMPLES, regression, trained_by
 
 AT_ONCE: dict[str, Any] = {"speed_spread": 0.0, "link_spread": 0.0, "runs": False}
 
@@ -215,7 +215,7 @@ def test_a_report_of_nan_is_refused_and_the_others_count(task: Task, monkeypatch
             found.update.mul_(float("nan"))
         return found
 
-    monkeypatch.setattr(LocalTraining, "train", train)
+    trained_by(monkeypatch, train)
     found = run(task, rounds=2, least=0.5)
     assert found.participation and [one.reports for one in found.participation.rounds] == [5, 5]
     assert found.notes["refused reports"] == 2 and bool(weights(found).isfinite().all())

@@ -23,7 +23,7 @@ from covey.privacy.accountant import epsilon
 from covey.privacy.randomness import SeededRandomness
 from covey.run import federate
 from covey.task import Task
-from tests.federated.conftest import regression
+from tests.federated.conftest import regression, trained_by
 from tests.federated.test_federated_runs import AT_ONCE, full_batch_steps, weights
 
 
@@ -55,7 +55,7 @@ def test_no_client_moves_the_model_by_more_than_its_share(
         return found
 
     first = weights(run(task, f"fedavg(batch=all){secure} + dp(noise=0, clip=0.01)"))
-    monkeypatch.setattr(LocalTraining, "train", train)
+    trained_by(monkeypatch, train)
     moved = (weights(run(task, f"fedavg(batch=all){secure} + dp(noise=0, clip=0.01)")) - first).norm()
     assert moved <= 2 * 0.01 / 6, "one update of norm 0.01 in place of another, of six"
     assert (first - full_batch_steps(task, 0)).norm() <= 0.01

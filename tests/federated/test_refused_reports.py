@@ -18,7 +18,7 @@ from covey.observe.result import Result
 from covey.run import federate
 from covey.task import Task
 from covey.vector import Vector
-from tests.federated.conftest import regression
+from tests.federated.conftest import regression, trained_by
 
 Lie = Callable[[LocalResult], LocalResult]
 
@@ -33,7 +33,7 @@ def lied(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             found = honest(self, client, given)
             return lie(found) if client in liars else found
 
-        monkeypatch.setattr(LocalTraining, "train", train)
+        trained_by(monkeypatch, train)
         equal: dict[str, Any] = {"speed_spread": 0.0, "link_spread": 0.0, "over": 1.0}
         return federate(regression(), strategy, 6, per_round=6, rounds=2, runs=False, **equal)
 

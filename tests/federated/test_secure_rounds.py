@@ -24,7 +24,7 @@ from covey.privacy.secagg.messages import DeliveredShares, KeyList, SurvivorList
 from covey.run.federated.private_run import PrivateRun
 from covey.task import Task
 from covey.vector import Vector
-from tests.federated.conftest import regression
+from tests.federated.conftest import regression, trained_by
 from tests.federated.test_federated_runs import full_batch_steps, run, weights
 
 ASKED = (None, KeyList, DeliveredShares, SurvivorList, UnmaskRequest)  # what a client answers in each phase
@@ -101,7 +101,7 @@ def dropping(monkeypatch: pytest.MonkeyPatch, drops: dict[int, int], how: str) -
                 self.fail()
             return super().answer(mine, how, asked)
 
-    monkeypatch.setattr(LocalTraining, "train", train)
+    trained_by(monkeypatch, train)
     monkeypatch.setattr(secure_client, "SecureVisit", Dropping)
     return trained
 
@@ -207,7 +207,7 @@ def test_a_client_with_nan_withdraws_and_the_others_count(task: Task, monkeypatc
             found.update.mul_(float("nan"))
         return found
 
-    monkeypatch.setattr(LocalTraining, "train", train)
+    trained_by(monkeypatch, train)
     found = run(task, SECURE, rounds=2, least=0.5)
     assert found.participation and [one.reports for one in found.participation.rounds] == [5, 5]
     assert bool(weights(found).isfinite().all())

@@ -135,4 +135,4 @@ def test_a_population_is_a_cluster_of_which_nothing_is_kept() -> None:
     cluster = PopulationCluster(population=crowd)
     assert cluster.link_of("client 999999") == crowd.link(999_999)
     assert cluster.link_of("coordinator 0") == cluster.link
-    assert not cluster.one_latency and not cluster.links
+    assert cluster.one_latency and not cluster.links

@@ -45,6 +45,11 @@ class Feed:
         select = self._selection()
         return map(self._placed, self._load(draws, step) if select is None else map(select, draws))
 
+    @property
+    def tensors(self) -> bool:
+        """Whether samples are taken out of tensors, many at once."""
+        return self._selection() is not None
+
     def take(self, numbers: Tensor) -> Any:
         """One batch of chosen samples."""
         if select := self._selection():

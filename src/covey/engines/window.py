@@ -10,7 +10,8 @@ LEAST = 256  # bytes that a message without numbers counts: about what it takes 
 
 def weight(message: Message) -> int:
     """What a message counts in the window of its link; both ends find the same."""
-    return max(LEAST, sum(vector.nbytes for vector in vectors(message)))
+    carried = vectors(message)
+    return max(LEAST, sum([vector.nbytes for vector in carried])) if carried else LEAST
 
 
 def waits(effect: Send) -> bool:

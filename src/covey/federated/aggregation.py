@@ -43,7 +43,7 @@ class WeightedMean:
     def add(self, update: Vector, weight: float) -> None:
         if self._sum is None:
             self._sum = update * weight
-        else:
+        elif not update.hollow:  # of a run that is only timed
             self._sum.add_(update, alpha=weight)
         self._weight += weight
 

@@ -123,6 +123,8 @@ class Aggregator:
         sums = ReportSums(self.make(begin.number), self.losses)
         while (state := reporting.state(now := await self.node.now())) == "open":
             message = await Receive((ClientReport, Departed), timeout=reporting.deadline - now)
+            if isinstance(message, Departed) and message.sender == COORDINATOR:
+                return  # whoever takes its place begins the round anew, with other clients
             if isinstance(message, Departed):
                 reporting.lost(message.sender.rank)
             elif isinstance(message, ClientReport):

@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.federated.aggregation import WeightedMean
 from covey.federated.aggregator import MeanLoss, ShareSizes, fault_in
-from covey.federated.coordinator import FederatedService, HeldModel
+from covey.federated.coordinator import FederatedService, HeldModel, not_begun, show
 from covey.federated.messages import CheckIn, ClientReport, ComeBack, Configuration, address
 from covey.federated.pace_steering import until
 from covey.membership import Departed
@@ -58,21 +58,28 @@ class Buffering:
         self.running: OrderedDict[int, tuple[int, float]] = OrderedDict()  # version and deadline, by client
         self.collected = ReportBuffer()
         self.dropped = self.extra = 0
+        self.heard = 0.0  # when the last report came that counts
 
     async def run(self) -> None:
         for number in self.node.steps():
+            if number < len(self.service.log.rounds):  # an earlier life has ended this update
+                continue
             began, replica = await self.node.now(), self.model.replica
             params, buffers = replica.flat.clone(), replica.buffers.clone()  # lent to all who begin with this version
             given = Configuration(self.version.value, number / self.service.rounds, params, buffers)
             if await self.collect(given):
                 await self.commit(number, began)
             else:
-                await self.tell("not begun", number, began)
+                await self.tell("not begun", number, began, await self.node.now())
 
     async def collect(self, given: Configuration) -> bool:
-        """Hear clients until an update is full; False: nobody is at work, and nobody has come for a long time."""
+        """Hear clients until an update is full; False: for a long time nobody has come, or nobody was in time."""
+        self.heard = await self.node.now()
         while len(self.collected.clients) < self.size:
-            message = await Receive((CheckIn, ClientReport, Departed), timeout=await self.shortest())
+            left = self.heard + self.patience + self.service.terms.selection - await self.node.now()
+            if left <= 0:
+                return False
+            message = await Receive((CheckIn, ClientReport, Departed), timeout=min(left, await self.shortest()))
             if isinstance(message, CheckIn):
                 await self.admit(message.sender.rank, given)
             elif isinstance(message, ClientReport):
@@ -103,6 +110,7 @@ class Buffering:
             self.dropped += 1
             await self.node.note("refused reports")
         else:
+            self.heard = await self.node.now()
             self.collected.add(report, self.version.value - report.number)
             await self.node.note("staleness", self.version.value - report.number)
         await self.node.send(report.sender, self.come_back(await self.node.now(), fault))
@@ -114,28 +122,31 @@ class Buffering:
     async def commit(self, number: int, began: float) -> None:
         """Make an update of the reports, if their sum is not too large for its numbers, and write it down."""
         update, buffers = self.collected.update(), self.collected.buffers()
-        self.service.steering.round_ended(await self.node.now() - began)
+        now = await self.node.now()
+        self.service.steering.round_ended(now - began)
         if not (update.finite() and buffers.finite()):
-            await self.tell("abandoned", number, began)
-        else:
+            await self.tell("abandoned", number, began, now)
+        else:  # until it is in the log nothing is awaited: both happen, or neither
             self.model.commit(number, update, buffers)
             self.version.value += 1
-            await self.tell("committed", number, began)
+            await self.tell("committed", number, began, now)
         self.collected = ReportBuffer()
 
-    async def tell(self, state: RoundState, number: int, began: float) -> None:
+    async def tell(self, state: RoundState, number: int, began: float, now: float) -> None:
         """Write down what came of an update."""
-        now, done, reports = await self.node.now(), self.collected, len(self.collected.clients)
+        done, reports = self.collected, len(self.collected.clients)
         committed, loss = state == "committed", done.loss.result()
         record = RoundRecord(
             number=number, state=state, seconds=now, took=now - began, chosen=reports + self.dropped, reports=reports,
             dropped=self.dropped, extra=self.extra, samples=done.samples, loss=loss if isfinite(loss) else None,
+            there=self.service.steering.there,
         )  # fmt: skip
         if state == "not begun":  # its reports count in a later one
-            record = RoundRecord(number=number, state=state, seconds=now, took=now - began)
+            record = not_begun(number, began, now, self.service.steering)
         else:
             self.dropped = self.extra = 0
         self.service.log.add(record, done.clients if committed else ())
+        show(self.node, record)
         if committed:
             if isfinite(loss):
                 await self.node.note("loss", loss)

@@ -94,6 +94,8 @@ class RoundCoordinator:
     async def run(self) -> None:
         spending = self.service.spending
         for number in self.node.steps():
+            if number < len(self.service.log.rounds):  # an earlier life has ended this round
+                continue
             if spending and not spending.left:
                 break
             began = await self.node.now()
@@ -116,26 +118,38 @@ class RoundCoordinator:
         earliest, latest = self.service.steering.period(configured)
         replica, share = self.model.replica, number / self.service.rounds
         begin = RoundBegin(number, share, chosen, earliest, latest, replica.flat, replica.buffers)
-        await self.node.send(AGGREGATOR, begin)
-        while (end := await self.hear(None, RoundEnd)) is None:
+        while self.node.receive_nowait(RoundEnd):  # of a round that an earlier life had begun
             pass
-        assert isinstance(end, RoundEnd)
-        self.busy = False
-        self.service.steering.round_ended(await self.node.now() - configured)
-        if end.committed:
+        await self.node.send(AGGREGATOR, begin)
+        end = await self.ended(number)
+        self.busy, now = False, await self.node.now()
+        self.service.steering.round_ended(now - configured)
+        if end.committed:  # from here until the round is in the log nothing is awaited: both happen, or neither
             self.model.commit(number, end.update, end.buffers)
         state: RoundState = "committed" if end.committed else "abandoned"
-        await self.tell(state, number, began, len(chosen), end)
+        await self.tell(state, number, now - began, now, len(chosen), end)
 
-    async def tell(self, state: RoundState, number: int, began: float, chosen: int, end: RoundEnd) -> None:
+    async def ended(self, number: int) -> RoundEnd:
+        """What came of a round; one whose aggregator is lost has come to nothing."""
+        while True:
+            message = await self.hear(None, RoundEnd)
+            if isinstance(message, RoundEnd) and message.number == number:
+                return message
+            if isinstance(message, Departed):
+                return RoundEnd(number, False, [], 0, 0, 0, 0, float("nan"), Vector(()), Vector(()))
+
+    async def tell(
+        self, state: RoundState, number: int, took: float, now: float, chosen: int, end: RoundEnd
+    ) -> None:
         """Write down what came of a round."""
-        now = await self.node.now()
         committed = state == "committed"
         record = RoundRecord(
-            number=number, state=state, seconds=now, took=now - began, chosen=chosen, reports=len(end.clients),
+            number=number, state=state, seconds=now, took=took, chosen=chosen, reports=len(end.clients),
             dropped=end.dropped, extra=end.extra, samples=end.samples, loss=end.loss if isfinite(end.loss) else None,
+            there=self.service.steering.there,
         )  # fmt: skip
         self.service.log.add(record, end.clients if committed else ())
+        show(self.node, record)
         if end.refused:
             await self.node.note("refused reports", end.refused)
         if committed:
@@ -150,10 +164,13 @@ class RoundCoordinator:
         self.selection = self.service.selection()
         for client in accepted:
             await self.turn_away(client)
-        self.service.log.add(RoundRecord(number=number, state="not begun", seconds=now, took=now - began))
+        self.service.log.add(not_begun(number, began, now, self.service.steering))
 
     async def hear(self, timeout: float | None, *kinds: type[Message]) -> Message | None:
-        """Take one message, and answer it if it is a client's; None: it was, or none came in time."""
+        """Take one message, and answer it if it is a client's; None: it was, or none came in time.
+
+        That the aggregator is lost is heard at any time.
+        """
         message = await Receive((CheckIn, Departed, *kinds), timeout=timeout)
         if isinstance(message, CheckIn):
             self.service.steering.came(await self.node.now())
@@ -161,7 +178,7 @@ class RoundCoordinator:
             if closed or not self.selection.check_in(message.sender.rank):
                 await self.turn_away(message.sender.rank)
             return None
-        if isinstance(message, Departed):
+        if isinstance(message, Departed) and message.sender != AGGREGATOR:
             self.selection.lost(message.sender.rank)
             return None
         return message
@@ -170,6 +187,19 @@ class RoundCoordinator:
         """Say when to come again."""
         now = await self.node.now()
         await self.node.send(address(client), ComeBack(*until(self.service.steering.period(now), now)))
+
+
+def show(node: Node, record: RoundRecord) -> None:
+    """Let whoever watches the run see what came of a round."""
+    node.host.measure("round reports", record.reports)
+    node.host.measure("round drop-outs", record.dropped)
+    node.host.measure("round seconds", record.took)
+    node.host.measure("clients there", record.there)
+
+
+def not_begun(number: int, began: float, now: float, steering: PaceSteering) -> RoundRecord:
+    """What is written down of a round for which too few came."""
+    return RoundRecord(number=number, state="not begun", seconds=now, took=now - began, there=steering.there)
 
 
 def coordinating(service: FederatedService) -> Callable[[Node, Replica], Any]:

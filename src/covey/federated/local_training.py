@@ -77,6 +77,18 @@ class ClientTraining(Protocol):
         """A client's report on the weights that it was given."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClientWork:
+    """A client's training as a piece of work, which an engine may do together with others' of the same kind."""
+
+    training: ClientTraining
+    client: int
+    given: Configuration
+
+    def __call__(self) -> LocalResult:
+        return self.training.train(self.client, self.given)
+
+
 class LocalTraining:
     """Trains any client of a population, one after another, on one copy of the model.
 
@@ -156,7 +168,7 @@ class LocalTraining:
     def _draws(self, client: int, number: int, samples: Tensor) -> Iterator[Tensor]:
         size = self._plan.batch or self._task.batch_size
         for epoch in range(self._plan.epochs):
-            if size == "all":
+            if size == "all" or len(samples) <= size:
                 yield samples
             else:
                 order = np.random.default_rng((self._seed, client, number, epoch)).permutation(len(samples))

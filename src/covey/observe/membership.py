@@ -116,6 +116,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     extra: int = 0  # reports that came in its time and do not count: too late, also of earlier rounds, or uninvited
     samples: int = 0
     loss: float | None = None  # the mean of the clients' training losses
+    there: int = 0  # about how many clients were available, as the service saw it
 
 
 class Participation(msgspec.Struct, kw_only=True):

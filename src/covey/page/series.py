@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from covey.observe.facts import JOURNAL, read_facts
+from covey.observe.facts import JOURNAL, RunFacts, read_facts
 from covey.observe.journal import JournalChange, JournalLine, JournalMoment, JournalScore, read_now
 from covey.page.cluster import ClusterView, cluster
 from covey.page.tail import JournalCursor, news
@@ -60,9 +60,14 @@ def _facts(record: Path) -> dict[str, Any]:
     facts = read_facts(record)
     run = facts.run
     told = {
-        "strategy": run.strategy, "task": run.task, "engine": run.engine, "workers": run.workers,
+        "strategy": run.strategy, "task": run.task, "engine": run.engine, _many(run): run.workers,
         "servers": run.servers, "seed": run.seed, "command": run.command, "cluster": facts.cluster,
         "commit": facts.commit, **{f"setting {name}": value for name, value in run.settings.items()},
         **{f"version of {name}": value for name, value in run.versions.items()},
     }  # fmt: skip
     return {name: value for name, value in told.items() if value not in (None, "", 0)} | {"began": facts.began}
+
+
+def _many(run: RunFacts) -> str:
+    """What those are called who train."""
+    return "clients" if run.taxonomy.get("optimization") == "federated" else "workers"

@@ -14,7 +14,7 @@ from typing import Any
 from covey import atomic_file
 from covey.observe.recording import Recording
 from covey.observe.result import Result
-from covey.report import charts, lanes, pictures
+from covey.report import charts, lanes, pictures, round_charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def write(page: Page, path: Path, interactive: bool = False) -> None:
 
 def render(page: Page, interactive: bool = False) -> str:
     """The page as HTML; an interactive one brings Plotly along, which is 5 MB."""
-    drawn = [*page.charts, *charts.all_of([(run.label, run.result) for run in page.runs], page.metric, page.target)]
+    runs = [(run.label, run.result) for run in page.runs]
+    drawn = [*page.charts, *charts.all_of(runs, page.metric, page.target), *round_charts.all_of(runs)]
     return "".join(
         [
             "<!doctype html><html lang='en'><head><meta charset='utf-8'>",

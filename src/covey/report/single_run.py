@@ -96,7 +96,7 @@ def _labels(results: Sequence[Result]) -> list[str]:
 
 
 def _summary(first: Result, others: Sequence[Result]) -> str:
-    many = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
+    many = f"{first.workers:,} {'client' if first.participation else 'worker'}{'s' if first.workers > 1 else ''}"
     where = "in virtual time" if first.engine == "simulated" else f"on the engine {first.engine}"
     asked = (first.task, first.workers, first.engine)
     alike = all((other.task, other.workers, other.engine) == asked for other in others)

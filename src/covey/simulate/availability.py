@@ -26,12 +26,17 @@ _MASK = (1 << 64) - 1
 def draw(*numbers: int) -> float:
     """A number from 0 to 1 that belongs to these whole numbers: the same whenever and wherever it is drawn."""
     state = 0
-    for number in numbers:  # splitmix64 (Steele et al. 2014), once for each
-        state = (state ^ (number & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
-        state ^= state >> 31
+    for number in numbers:
+        state = _mixed(state, number)
     return (state >> 11) / (1 << 53)
+
+
+def _mixed(state: int, number: int) -> int:
+    """A round of splitmix64 (Steele et al. 2014)."""
+    state = (state ^ (number & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+    return state ^ state >> 31
 
 
 class Availability(Protocol):
@@ -88,8 +93,11 @@ class Daily:
 
     def chance(self, at: float) -> float:
         """The share of clients that may take part at this time."""
-        lowest = self.highest / self.swing
-        return lowest + (self.highest - lowest) * (1 + math.cos(2 * math.pi * at / DAY)) / 2
+        return self._chance(at, self.highest)
+
+    def _chance(self, at: float, highest: float) -> float:
+        lowest = highest / self.swing
+        return lowest + (highest - lowest) * (1 + math.cos(2 * math.pi * at / DAY)) / 2
 
     def window(self, client: int, now: float, seed: int) -> Window | None:
         length = 3600 * self.hours
@@ -97,8 +105,11 @@ class Daily:
         first = math.floor((now + shift) / length)
         first += (first + 1) * length - shift <= now  # by rounding: a slot that is over
 
+        own = _mixed(_mixed(0, seed), client)  # what all draws of a client have in common
+        highest = self.highest
+
         def there(slot: int) -> bool:
-            return draw(seed, client, slot) < self.chance((slot + 0.5) * length - shift)
+            return (_mixed(own, slot) >> 11) / (1 << 53) < self._chance((slot + 0.5) * length - shift, highest)
 
         begin = next(filter(there, range(first, first + HORIZON)), None)
         if begin is None:

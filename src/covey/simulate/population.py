@@ -102,7 +102,8 @@ class PopulationCluster(Cluster):
 
     @property
     def one_latency(self) -> bool:
-        return self.population.latency == self.link.latency
+        """It is the longer one of a client's link and the service's: one end of every way is a client's."""
+        return True
 
     def check(self, workers: int) -> None:
         """Any number of clients fits."""

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import TypeGuard
 
 from rich.console import Console
@@ -100,8 +101,12 @@ def _participation(result: Result) -> Iterable[tuple[str, Text]]:
     told = result.participation
     abandoned = f", {told.abandoned} abandoned" if told.abandoned else ""
     lost = f", {told.drop_out:.1%} of those chosen dropped out" if told.drop_out else ""
-    yield "rounds", Text(f"{told.committed} committed{abandoned}")
-    yield "clients", Text(f"{told.took_part:,} of {told.clients:,} took part{lost}")
+    begun = [record for record in told.rounds if record.state != "not begun"]
+    each = f"; a round took {format_duration(median(one.took for one in begun))} (median)" if begun else ""
+    yield "rounds", Text(f"{told.committed:,} committed{abandoned}{each}")
+    there = [record.there for record in told.rounds if record.there]
+    seen = f"; {min(there):,} to {max(there):,} were there" if there and min(there) < max(there) else ""
+    yield "clients", Text(f"{told.took_part:,} of {told.clients:,} took part{lost}{seen}")
 
 
 def _privacy(result: Result) -> Iterable[tuple[str, Text]]:

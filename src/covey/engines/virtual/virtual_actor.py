@@ -141,8 +141,9 @@ class VirtualActor:
     )  # fmt: skip
 
     def __init__(
-        self, role: Role, replica: Replica, world: VirtualWorld, life: Life, kept: RoleState | None = None
-    ) -> None:
+        self, role: Role, replica: Replica, world: VirtualWorld, life: Life, kept: RoleState | None = None,
+        jitter: Random | None = None,
+    ) -> None:  # fmt: skip
         plan, links = world.plan, world.links
         self.role, self.address, self.name = role, role.address, str(role.address)
         self.host = self.machine = str(role.home)  # traffic is counted between hosts; links join machines
@@ -156,7 +157,7 @@ class VirtualActor:
         self.settled = not life.number  # a new life knows where it goes on
         rng = chance(plan.seed, role.alias or role.address, f"life {life.number}" if life.number else "")
         self.node = Node(role.address, plan.limits, self, rng, plan.seed)
-        self.compute = ActorCompute(chance(plan.seed, role.address, "jitter"))
+        self.compute = ActorCompute(jitter or chance(plan.seed, role.address, "jitter"))
         self.threads: list[RoleProgram] = []
         self.waiting: list[RoleProgram] = []  # in a Receive, in the order in which they began to wait
         self.links: dict[Address, VirtualLink] = {}

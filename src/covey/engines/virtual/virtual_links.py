@@ -58,7 +58,7 @@ class VirtualLinks:
             return True
         counted = payload(message) if sender.host != link.receiver.host else 0  # not within a machine
         # The network carries also what does not count as exchange (headers are not modelled).
-        size = counted if counted else sum(vector.nbytes for vector in vectors(message))
+        size = counted if counted else sum([vector.nbytes for vector in vectors(message)])
         has_room = not waits(effect) or (not link.line and fits(link.counted(), weight(message), self._window))
         if effect.lossy and not has_room:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from covey.errors import PlanError, WireError
 from covey.federated.client import SecureReporting
-from covey.federated.local_training import ClientTraining, LocalResult
+from covey.federated.local_training import ClientTraining, ClientWork, LocalResult
 from covey.federated.messages import ComeBack, Configuration
 from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SumWithdrawal
 from covey.message import Message
@@ -79,7 +78,7 @@ class SecureVisit:
             return await node.receive(ComeBack, sender=to)
 
     async def train(self) -> None:
-        work = partial(self.training.train, self.node.rank, self.given)
+        work = ClientWork(self.training, self.node.rank, self.given)
         self.done = await self.node.compute(work, self.training.load(self.node.rank))
 
     def answer(self, mine: SumClient, how: ReportTerms, asked: Message) -> Message:

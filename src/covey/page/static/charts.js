@@ -3,7 +3,8 @@ import { make, short } from "./table.js";
 
 const MOST_POINTS = 800; // of a run in a chart
 const OURS = ["seconds", "samples", "bytes", "at", "loss", "measured"];
-const MEASURED = { consensus: "consensus distance of the replicas", compression: "compression error (share of the norm)", noise: "gradient noise scale (samples)" };
+const MEASURED = { consensus: "consensus distance of the replicas", compression: "compression error (share of the norm)", noise: "gradient noise scale (samples)",
+  "round reports": "reports in a round", "round drop-outs": "chosen clients that dropped out", "round seconds": "seconds of a round", "clients there": "clients that were there" };
 const plots = new Map(); // name -> { plot, shape }
 
 // Per second since the last moment that is not far nearer than usual: moments in which the phase changed lie

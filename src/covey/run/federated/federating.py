@@ -11,13 +11,14 @@ from typing import Any, Literal
 from torch import nn
 
 from covey.data.shards import Shards
-from covey.engines.virtual.guests import GuestEngine, GuestPlan
+from covey.engines.virtual.guests import GroupedWork, GuestEngine, GuestPlan
 from covey.engines.virtual.guests.guest_tally import GuestsAside
 from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.federated.buffering import buffering
 from covey.federated.client import visits
 from covey.federated.coordinator import FederatedService, coordinating
-from covey.federated.local_training import ClientTraining, LocalTraining, TimedTraining
+from covey.federated.group_training import GroupTraining
+from covey.federated.local_training import ClientTraining, ClientWork, TimedTraining
 from covey.federated.messages import AGGREGATOR, COORDINATOR
 from covey.federated.pace_steering import PaceSteering, SteadyPace
 from covey.federated.reports.report_form import EncodedTraining, ReportForm
@@ -158,8 +159,8 @@ def _train(
     given, population, seed = asked.options, asked.population, asked.options.training.seed
     judge = RoundReferee(score_every, asked.target)
     judge.told = told or judge.told
-    replicas, log = _replicas(asked), RoundLog(population.clients)
-    steering = _steering(asked, replicas[COORDINATOR])
+    replicas, log = service_replicas(asked), RoundLog(population.clients)
+    steering = pace_steering(asked, replicas[COORDINATOR])
     private = PrivateRun.of(asked)
     form = asked.strategy.form.make(replicas[COORDINATOR].layout, seed)
     private.form = form
@@ -170,10 +171,7 @@ def _train(
     score: ScoredModel | None = None
     if not given.virtual.timing_only:
         score = ScoredModel(build.model(asked.task, seed), asked.task.evaluate, False)
-    guests = GuestPlan(
-        role=CLIENT, count=population.clients, visit=visits(_training(asked, form), private.reporting),
-        window=population.window, first=partial(population.arrival, within=steering.first()),
-    )  # fmt: skip
+    guests = guest_plan(asked, _training(asked, form), steering, private)
     watching = [ProgressWatch(given.output.watcher, judge, None)] if given.output.watcher else []
     scoring = score.score if score and asked.task.evaluate else None
     outcome = GuestEngine(
@@ -196,6 +194,18 @@ def _train(
     return result
 
 
+def guest_plan(
+    asked: FederatedRequest, training: ClientTraining, steering: PaceSteering, private: PrivateRun
+) -> GuestPlan:
+    """The clients, who come from outside."""
+    population = asked.population
+    return GuestPlan(
+        role=CLIENT, count=population.clients, visit=visits(training, private.reporting), window=population.window,
+        first=partial(population.arrival, within=steering.first()),
+        grouped=GroupedWork(ClientWork, training.train_all) if isinstance(training, GroupTraining) else None,
+    )  # fmt: skip
+
+
 def service_plan(asked: FederatedRequest, service: FederatedService, private: PrivateRun) -> Plan:
     """The roles of the service; clients come from outside."""
     def sizes(client: int) -> int:
@@ -213,7 +223,7 @@ def service_plan(asked: FederatedRequest, service: FederatedService, private: Pr
     return Plan(roles=roles, limits=(asked.rounds,), lockstep=False, seed=asked.options.training.seed)
 
 
-def _replicas(asked: FederatedRequest) -> dict[Address, Replica]:
+def service_replicas(asked: FederatedRequest) -> dict[Address, Replica]:
     """The coordinator's model; the aggregator has none, and is shown the same."""
     task, seed = asked.task, asked.options.training.seed
     samples = sum(map(len, asked.samples))
@@ -225,7 +235,7 @@ def _replicas(asked: FederatedRequest) -> dict[Address, Replica]:
     return {COORDINATOR: replica, AGGREGATOR: replica}
 
 
-def _steering(asked: FederatedRequest, replica: Replica) -> PaceSteering:
+def pace_steering(asked: FederatedRequest, replica: Replica) -> PaceSteering:
     """How clients are told when to come; what a round takes is first guessed by the median client's machine."""
     population, task, samples = asked.population, asked.task, sum(map(len, asked.samples))
     batches = asked.strategy.local.batches(samples, task.batch_size) / population.clients
@@ -244,5 +254,5 @@ def _training(asked: FederatedRequest, form: ReportForm | None) -> ClientTrainin
         return TimedTraining(task, plan, [len(numbers) for numbers in asked.samples])
     module: nn.Module = build.model(task, seed)
     restrict = getattr(form, "restrict", None)
-    made = LocalTraining(task, module, build.data_of(task), plan, asked.samples, seed, restrict)
+    made = GroupTraining(task, module, build.data_of(task), plan, asked.samples, seed, restrict)
     return EncodedTraining(made, form) if form else made

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.engines.random_streams import chance
+from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
+from covey.engines.virtual.guests.guest_computing import GroupedWork, GuestComputing
+from covey.engines.virtual.guests.guest_faults import GuestFaults
 from covey.engines.virtual.guests.guest_links import GuestLinks
 from covey.engines.virtual.guests.guest_tally import GuestTeller
 from covey.engines.virtual.run_scores import Score
-from covey.engines.virtual.virtual_actor import ActorCompute, MessageInFlight, RoleProgram, VirtualActor
+from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor
 from covey.membership import Departed, Life
-from covey.message import Address
+from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
@@ -35,6 +39,7 @@ class GuestPlan:
         visit: The program of one visit, which gives the seconds until the next one.
         window: The first window of a guest that ends after a time, in which it may be there; None: it stays away.
         first: When a guest comes for the first time, if it may.
+        grouped: Which of their work is done together.
     """
 
     role: str
@@ -42,19 +47,16 @@ class GuestPlan:
     visit: Callable[[Node], Coroutine[Effect[Any], Any, float]]
     window: Callable[[int, float], tuple[float, float] | None]
     first: Callable[[int], float]
+    grouped: GroupedWork | None = None
 
 
-class GuestComputing(Computing):
-    """The compute of all roles, in which guests take the time of their own machines."""
+def _nobody(message: Message) -> None:
+    """Hears of what a guest has taken that is gone."""
 
-    def __init__(self, role: str, cluster: Cluster, *parts: Any) -> None:
-        super().__init__(cluster, *parts)
-        self._role = role
 
-    def _duration(self, actor: VirtualActor, load: float) -> float:
-        if actor.address.role != self._role:
-            return super()._duration(actor, load)
-        return self._cluster.compute_time(actor.address.rank, load, actor.compute.jitter)
+GONE: Any = None  # the host of a node whose guest is gone
+MANY = 10_000  # guests
+BACK = 1.0  # seconds after which who was killed is there again
 
 
 class GuestEngine(VirtualEngine):
@@ -66,14 +68,25 @@ class GuestEngine(VirtualEngine):
 
     def __init__(
         self, plan: Plan, replicas: Mapping[Address, Replica], cluster: Cluster, instruments: Sequence[Instrument],
-        referee: Referee, score: Score | None, guests: GuestPlan,
+        referee: Referee, score: Score | None, guests: GuestPlan, faults: GuestFaults | None = None,
     ) -> None:  # fmt: skip
-        self._guests = guests
+        self._guests, self._faults = guests, faults
         super().__init__(plan, replicas, cluster, instruments, referee, score)
-        self._own = tuple(self._actors.values())
+        self._own = list(self._actors.values())
         self._visits: dict[int, int] = {}  # how many a guest has begun
         self._windows: dict[int, float] = {}  # when the window ends in which a guest was last
+        self._jitter = chance(plan.seed, Address(f"{guests.role}s", 0), "jitter")  # of all guests
         self._away: dict[int, float] = {}  # how long a guest stays away whose visit is over
+        if faults:
+            faults.attach(self, self._perform, self._links)
+
+    @property
+    def agenda(self) -> Agenda:
+        return self._agenda
+
+    @property
+    def actors(self) -> Mapping[Address, VirtualActor]:
+        return self._actors
 
     def _make_teller(self, kept: Sequence[Tally]) -> Teller:
         return GuestTeller(kept, self._guests.role)
@@ -84,12 +97,20 @@ class GuestEngine(VirtualEngine):
         return self._links
 
     def _make_computing(self) -> Computing:
-        return GuestComputing(self._guests.role, self._cluster, self._agenda, self._watch, self._advance, self._deliver)
+        parts = self._cluster, self._agenda, self._watch, self._advance, self._deliver
+        slowness = self._faults.slowness if self._faults else None
+        return GuestComputing(self._guests.role, self._guests.grouped, slowness, *parts)
 
     def run(self) -> VirtualOutcome:
         for number in range(self._guests.count):
             self._expect(number, self._guests.first(number))
-        return super().run()
+        if self._guests.count < MANY:
+            return super().run()
+        gc.freeze()  # what waits for a million guests need not be looked at again and again
+        try:
+            return super().run()
+        finally:
+            gc.unfreeze()
 
     def _expect(self, number: int, after: float) -> None:
         """Let a guest come at this time, or as soon as it may then."""
@@ -101,8 +122,7 @@ class GuestEngine(VirtualEngine):
         visit = self._visits[number] = self._visits.get(number, 0) + 1
         role = Role(address, lambda node, replica: self._visit(number, node))
         # a guest has no replica of its own here: whatever trains guests has one for all of them
-        actor = VirtualActor(role, self._own[0].replica, self._world, Life(number=visit))
-        actor.compute = ActorCompute(chance(self._world.plan.seed, address, f"jitter {visit}"))
+        actor = VirtualActor(role, self._own[0].replica, self._world, Life(number=visit), jitter=self._jitter)
         self._actors[address] = actor
         if until < math.inf and self._windows.get(number) != until:
             self._windows[number] = until
@@ -111,6 +131,12 @@ class GuestEngine(VirtualEngine):
 
     async def _visit(self, number: int, node: Node) -> None:
         self._away[number] = await self._guests.visit(node)
+
+    def _wake(self, thread: RoleProgram, value: Any, wire: float = 0.0) -> None:
+        if thread.actor.address.role == self._guests.role:  # nobody is told for what a guest has waited
+            self._advance(thread, value)
+        else:
+            super()._wake(thread, value, wire)
 
     def _finished(self, thread: RoleProgram) -> None:
         actor = thread.actor
@@ -126,18 +152,53 @@ class GuestEngine(VirtualEngine):
     def _end_window(self, number: int, until: float) -> None:
         """A guest may no longer be there: if it is, it is lost."""
         actor = self._actors.get(Address(self._guests.role, number))
-        if actor is None:
-            return
+        if actor is not None:
+            self._lose_guest(actor, until)
+
+    def _lose_guest(self, actor: VirtualActor, back: float) -> None:
+        """A guest is gone in the middle of its visit; it comes again at this time, or as soon as it may then."""
         known = [other for other in self._own if other.address in actor.links or actor.address in other.links]
         self._leave(actor)
         for other in known:
             self._tell_departed(other, actor.address)
-        self._expect(number, until)
+        self._expect(actor.address.rank, back)
+
+    def lose(self, who: Address) -> None:
+        """Somebody is killed: a guest comes again after a while, a role of the run's own begins a new life.
+
+        That has the replica and the memories of the one before, as if it had kept both after each change.
+        """
+        lost = self._actors[who]
+        if who.role == self._guests.role:
+            return self._lose_guest(lost, self._agenda.now + BACK)
+        others = [other for other in self._actors.values() if other.address in lost.links or who in other.links]
+        lost.end()
+        if all(actor.ended for actor in self._own if actor.role.trains and actor is not lost) and not lost.role.trains:
+            self._open -= 1  # nobody needs it any more
+            return None
+        life = lost.life._replace(number=lost.life.number + 1, step=max(0, lost.pace.step))
+        actor = self._replaced(lost, lost.replica, life)
+        lost.memories.begin_again()
+        actor.memories = lost.memories
+        if lost.role.trains:  # it begins again with the step in which it was lost
+            actor.pace.step, actor.pace.stop_at = max(-1, lost.pace.step - 1), lost.pace.stop_at
+        self._actors[who] = actor
+        self._own[self._own.index(lost)] = actor
+        for other in others:
+            self._links.forget(lost, [other])
+            self._tell_departed(other, who, lost.life.number)
+        self._agenda.at(self._agenda.now + BACK, self._start, actor)
+
+    def _start(self, actor: VirtualActor, _: Any) -> None:
+        if not actor.ended:
+            self._begin(actor)
 
     def _leave(self, actor: VirtualActor) -> None:
         actor.end()
         del self._actors[actor.address]
         self._links.forget(actor, self._own)
+        actor.mailbox.taken = _nobody  # no circle is left that only the garbage collector could find
+        actor.node.host = GONE
 
     def _gone(self, sender: VirtualActor, to: Address) -> bool:
         """Whether a message is for a guest that is not there; its sender then hears that it has departed."""
@@ -146,8 +207,8 @@ class GuestEngine(VirtualEngine):
         self._tell_departed(sender, to)
         return True
 
-    def _tell_departed(self, other: VirtualActor, guest: Address) -> None:
-        message = Departed(life=self._visits.get(guest.rank, 0), sender=guest)
+    def _tell_departed(self, other: VirtualActor, gone: Address, life: int | None = None) -> None:
+        message = Departed(life=self._visits.get(gone.rank, 0) if life is None else life, sender=gone)
         self._agenda.at(self._agenda.now, self._hear_departed, other, message)
 
     def _hear_departed(self, other: VirtualActor, message: Departed) -> None:

@@ -26,6 +26,7 @@ class GuestLinks(VirtualLinks):
         """A guest has gone: when it comes again, it has new links."""
         for actor in others:
             actor.links.pop(guest.address, None)
+            actor.heard.pop(guest.address, None)
             for message in actor.mailbox.waiting:
                 if message.sender == guest.address:
                     self.from_outside(message)
