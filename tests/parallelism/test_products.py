@@ -200,13 +200,14 @@ def test_what_cannot_be_is_refused_with_what_would_work(spec: str, said: str) ->
         pytest.param("shard=2, tensor=2", "shard=2", "llama", marks=pytest.mark.full),
         ("shard=2, zero=2", "shard=2, tensor=2", "gpt"),
         pytest.param("shard=2, tensor=2", "replica=2, tensor=3", "cnn", marks=pytest.mark.full),
-        pytest.param("expert=2, tensor=2", "shard=2", "points", marks=pytest.mark.full),
-        pytest.param("shard=2", "expert=2, tensor=2", "points", marks=pytest.mark.full),
+        pytest.param("expert=2, tensor=2", "shard=2, zero=2", "points", marks=pytest.mark.full),
+        pytest.param("shard=2, zero=2", "expert=2, tensor=2", "points", marks=pytest.mark.full),
         pytest.param("shard=2, expert=2", "replica=4, tensor=2", "points", marks=pytest.mark.full),
     ],
 )  # fmt: skip
 def test_a_checkpoint_goes_on_with_another_layout(before: str, after: str, model: str, tmp_path: Path) -> None:
-    given, place = task(model, optimizer=adam), str(tmp_path / "kept")
+    normed = model in ("cnn", "points")  # a bias before batch-norm has no gradient but rounding, which Adam makes large
+    given, place = task(model, **({} if normed else {"optimizer": adam})), str(tmp_path / "kept")
     specs = [f"allreduce with mesh({mesh})" if mesh else "allreduce" for mesh in (before, after)]
     batches = size(before, "replica", "shard", "expert")
     assert batches == size(after, "replica", "shard", "expert")
@@ -217,8 +218,7 @@ def test_a_checkpoint_goes_on_with_another_layout(before: str, after: str, model
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("stage=2, tensor=2", ""), ("", "stage=2, tensor=2"), ("stage=2, shard=2", "shard=2, tensor=2")],
+    ("before", "after"), [("stage=2, tensor=2", ""), ("stage=2, shard=2", "shard=2, tensor=2")]
 )
 def test_stages_on_real_processes_go_on_with_another_layout(before: str, after: str, tmp_path: Path) -> None:
     given, place = task("gpt", optimizer=adam), str(tmp_path / "kept")

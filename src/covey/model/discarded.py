@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from covey.model.batches import Losses
 from covey.model.replica import Replica
+from covey.nn.routing import RoutingNotes
 
 
 @contextmanager
@@ -34,6 +35,8 @@ def discarded(replica: Replica, step: int) -> Iterator[None]:
     layout = replica.layout
     layout.aim(layout.params)
     modules.restore()
+    for layer in replica.compute.experts:
+        layer.notes = RoutingNotes()
     if numbers is not None:
         layout.params.copy_(numbers)
     layout.attach()
