@@ -183,7 +183,7 @@ def serve_here(folder: Path, listen: str, options: Mapping[str, Any]) -> None:
         (folder / "new").write_text(endpoint.removeprefix("tcp://"))
         os.replace(folder / "new", folder / "endpoint")
 
-    terms = {"selection": "20s", "reporting": "20s", "over": 1.0, **options}
+    terms = {"selection": "90s", "reporting": "60s", "over": 1.0, **options}
     names = {one.name for one in fields(RoundOptions)}
     waits = RoundOptions(**{name: terms.pop(name) for name in list(terms) if name in names})
     given = {"strategy": "fedavg", "rounds": 3, "runs": False, "keys": folder / "keys", **terms}
@@ -197,7 +197,7 @@ def join_here(folder: Path, client: int, port: str) -> None:
     with (folder / f"said{client}").open("a", buffering=1) as file:
         join(
             port, str(folder / "task.py"), key=folder / f"c{client}.key", data=f"{folder}/mine{client}.py:data",
-            patience="20s", say=lambda line: print(line, file=file),
+            patience="60s", say=lambda line: print(line, file=file),
         )  # fmt: skip
 
 

@@ -52,6 +52,7 @@ def test_a_killed_client_drops_out_and_its_round_goes_on(four: RealRun) -> None:
     assert (first["reports"], first["dropped"], first["state"]) == (3, 1, "committed")
 
 
+@pytest.mark.full
 def test_a_service_that_is_killed_goes_on_between_rounds(four: RealRun) -> None:
     """Its clients dial again by themselves; the rounds that were over stay as they were."""
     kept, rounds = four.folder / "kept", 6
@@ -107,6 +108,7 @@ def killed_at_random(run: RealRun, rounds: int, killed: int, seed: int) -> None:
     assert told["committed"] >= rounds // 2
 
 
+@pytest.mark.full
 def test_rounds_commit_or_leave_the_model_when_clients_are_killed(tmp_path: Path) -> None:
     with real_run(tmp_path, 6, task=SLOW_TASK) as run:
         killed_at_random(run, rounds=8, killed=2, seed=1)

@@ -63,6 +63,7 @@ class Queue:
         (self.room.path / "soon").touch()
 
 
+@pytest.mark.full
 def test_jobs_survive_their_head_and_suspended_ones_end_with_the_same_weights(room: Room) -> None:
     queue = Queue(room)
     first = queue.submit("allreduce", "2", 60)
