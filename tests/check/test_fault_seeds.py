@@ -185,8 +185,8 @@ def test_checkpoints_lie_in_the_middle_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "allreduce", "bmuf(period=5)", "adpsgd", "tree_easgd(fanout=2, up=2, down=4)", "dpsgd", "sgp(overlap=1)",
-        "malt", "malt(bound=2)",
+        "allreduce", "sliced", "bmuf(period=5)", "adpsgd", "tree_easgd(fanout=2, up=2, down=4)", "dpsgd",
+        "sgp(overlap=1)", "malt", "malt(bound=2)",
     ],
 )  # fmt: skip
 def test_runs_whose_lost_workers_are_born_again_keep_their_promises(strategy: str) -> None:
@@ -213,7 +213,7 @@ def test_messages_of_a_broken_round_that_are_not_dropped_are_found(monkeypatch: 
     "strategy",
     [
         "bsp", "ssp", "asynchronous", "allreduce", "local_sgd(period=3)", "quorum", "softsync(groups=2)",
-        "petuum", "essp", "downpour(push=3, fetch=2)",
+        "petuum", "essp", "downpour(push=3, fetch=2)", "sliced", "bigdl",
     ],
 )  # fmt: skip
 def test_seeds_in_which_workers_come_and_go(strategy: str) -> None:

@@ -231,6 +231,36 @@ def test_of_two_that_die_at_once_only_one_is_done_without(ranged: Ranged) -> Non
     assert rebirths.returning.keys() == {WHO} and rebirths.seats.keys() == {other}
 
 
+def test_of_two_that_come_back_the_first_one_does_not_wait_for_the_second(ranged: Ranged) -> None:
+    """Who is ready first hears that the other one's seat is empty, as all others know, and then of its next life."""
+    (rebirths, told, _), other = ranged, OTHERS[0]
+    begun = list[dict[Address, int]]()
+
+    def start(who: Address, lives: Mapping[Address, int]) -> str:
+        begun.append(dict(lives))
+        return f"ipc://next-{lives[who]}"
+
+    rebirths.renewal = replace(cast(Renewal, rebirths.renewal), start=start, least=1)
+    for who in (WHO, other):
+        rebirths.roster.seen[who] = RoleRecord(heard=0.0, step=7)
+        rebirths.roster.tallies.setdefault(who, cast(Any, SimpleNamespace(samples=32)))
+        assert rebirths.lost(who, KILLED, heard())
+    rebirths.advance(heard(), [], 0.5)
+    assert begun == [{WHO: 3, other: 1}, {WHO: 1, other: 3}], "neither knows yet that the other's seat is empty"
+    told.clear()
+    words = heard()
+    words.inbox[control.RoleReady] = {WHO: control.RoleReady("", 1)}
+    rebirths.advance(words, [], 0.6)
+    assert told[0] == ([WHO], control.Install(other, 2, "ipc://nobody-0.2", empty=True))
+    assert told[1] == ([*OTHERS[1:], SCORER], control.Install(WHO, 3, "ipc://next-3")), "the second is being built"
+    told.clear()
+    words.inbox[control.RoleReady] = {other: control.RoleReady("", 1)}
+    rebirths.advance(words, [], 0.7)
+    assert ([other], control.Install(WHO, 3, "ipc://next-3")) in told
+    listeners = next(to for to, word in told if word == control.Install(other, 3, "ipc://next-3"))
+    assert WHO in listeners, "and the first one hears that somebody comes"
+
+
 def test_one_that_dies_too_often_leaves_its_seat_empty(ranged: Ranged) -> None:
     rebirths, _, _ = ranged
     die_twice(rebirths)

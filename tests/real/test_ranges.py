@@ -55,6 +55,7 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
     ("strategy", "servers"),
     [
         ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("petuum", 2), ("easgd(period=2)", None), ("allreduce", None),
+        ("sliced", None), pytest.param("bigdl", None, marks=pytest.mark.full),
         ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
         pytest.param("diloco(period=4)", None, marks=pytest.mark.full), ("gosgd(probability=0.5)", None),
         pytest.param("adpsgd", None, marks=pytest.mark.full), pytest.param("dpsgd", None, marks=pytest.mark.full),

@@ -28,6 +28,8 @@ STEPS, SEATS = 4, 3
 SAMPLES = SEATS * STEPS * 8
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 EFFECTS = 60  # a worker has fewer, in the steps of which anything depends
+MOMENTUM = 0.9  # where each worker has the optimizer's state of some slices only
+SLICED = ("sliced", "caffeonspark")
 Round = dict[int, list[Lease]]  # of each worker, in the order in which it did them
 History = list[Round]
 
@@ -70,7 +72,7 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[History]:
 def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
     return covey.fit(
         strategy=strategy, workers=workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
-        **{"task": mlp(sgd()), "steps": STEPS, **given},
+        **{"task": mlp(sgd(momentum=MOMENTUM if strategy in SLICED else 0.0)), "steps": STEPS, **given},
     )  # fmt: skip
 
 
@@ -114,6 +116,18 @@ def summed(history: History) -> Tensor:
     return flat
 
 
+def sliced(history: History) -> Tensor:
+    """The same with momentum, as one optimizer has it for all slices."""
+    replay = Replay()
+    flat = nn.Parameter(replay.start)
+    optimizer = torch.optim.SGD([flat], lr=0.1, momentum=MOMENTUM)
+    for one in history:
+        if leases := [lease for each in one.values() for lease in each]:
+            flat.grad = replay.gradient(flat.detach(), *leases)
+            optimizer.step()
+    return flat.detach()
+
+
 def averaged(history: History) -> Tensor:
     """`local_sgd`."""
     replay = Replay()
@@ -149,6 +163,7 @@ def stepped(history: History) -> Tensor:
 KINDS: dict[str, Callable[[History], Tensor]] = {
     "allreduce": summed, "allreduce(pattern=halving)": summed, "local_sgd(period=2)": averaged,
     "local_sgd(period=1, growth=2)": averaged, "bmuf(period=3, momentum=0.5)": filtered, "diloco(period=2)": stepped,
+    "sliced": sliced, "caffeonspark": sliced,
 }  # fmt: skip
 
 
@@ -171,7 +186,7 @@ def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, accepted
     ranged, fixed = (run(strategy, workers=workers, task=task) for workers in ("2:3", 3))
     assert len(accepted) == 3 and ranged.samples == fixed.samples == SAMPLES
     for name, there in fixed.weights.items():
-        same = torch.equal if strategy.startswith("allreduce") else torch.allclose
+        same = torch.equal if strategy.startswith(("allreduce", *SLICED)) else torch.allclose
         assert same(ranged.weights[name], there)
 
 
@@ -187,7 +202,7 @@ FAULTS = [
 ]
 
 
-RARE = ("allreduce(pattern=halving)", "local_sgd(period=1, growth=2)")
+RARE = ("allreduce(pattern=halving)", "local_sgd(period=1, growth=2)", "caffeonspark")
 
 
 @pytest.mark.parametrize("faults", FAULTS)
@@ -207,7 +222,10 @@ def test_at_whatever_effect_somebody_goes_the_model_is_a_replay(
                 raise
             accepted.clear()
             continue
-        check(result, strategy, accepted)
+        assert not result.notes.get("lost optimizer states") or plan.count("kill") + plan.count("leave") > 1
+        if not result.notes.get("lost optimizer states"):
+            check(result, strategy, accepted)
+        accepted.clear()
 
 
 def test_who_comes_takes_part_from_the_next_round_on(accepted: list[History]) -> None:

@@ -63,7 +63,8 @@ class FaultCase:
     @property
     def keepable(self) -> bool:
         """Whether it can have checkpoints."""
-        return keepable(catalog.resolve(self.strategy, self.workers), self.least)
+        chosen = catalog.resolve(self.strategy, self.workers)
+        return keepable(chosen, self.least or int(self.elastic and chosen.lease_always))
 
     def small(self) -> Task:
         """Whole epochs for every worker: three batches each."""
@@ -166,7 +167,7 @@ def tried(case: FaultCase, seed: int) -> SeedFinding:
     run = RehearsedRun(
         seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links)
     )  # fmt: skip
-    kept = (*DRAWN, *OFTEN) if case.elastic else DRAWN
+    kept = (*(DRAWN if case.keepable else SURVIVED), *OFTEN) if case.elastic else DRAWN
     plan = draw(seed, run, (*SURVIVED, *OF_SEATS) if case.least else kept)
     record, found = examined(case, plan)
     least = reduced(plan, lambda fewer: bool(examined(case, fewer)[1])) if found else plan

@@ -141,10 +141,17 @@ def _fixed(workers: WorkerRange) -> str:
     return f"or use a number, as {option('workers', workers.most)}"
 
 
+def least_workers(chosen: Strategy, workers: WorkerRange, given: Options) -> int:
+    """The smallest number of workers where batches are leased to them; 0 where each has its own."""
+    if chosen.lease_always and given.checkpoints.on_failure == "continue":
+        return workers.least or workers.most
+    return workers.least
+
+
 def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Options) -> None:
     """Refuse a range of workers for a run in which they cannot come and go, with what would work."""
     if not workers.least:
-        return
+        return _check_leases(chosen, deal, workers, given)
     if given.fault_plan.spot_trace and (given.checkpoints.checkpoint or given.checkpoints.resume):
         raise PlanError(
             f"{option('spot_trace')}: a run that goes on from a checkpoint begins with a worker in every seat, and not "
@@ -155,7 +162,8 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         able = [name for name, entry in catalog.STRATEGIES.items() if entry.ranges]
         why = f"the workers of {chosen.name} cannot come and go; use {', '.join(able)}"
     elif chosen.terms.chooses:
-        why = f"{chosen.text} skips samples, and a range deals out every one: omit epoch"
+        skips = "skips samples, and a range deals out every one: omit epoch"
+        why = f"{chosen.text}: {chosen.rigid}" if chosen.rigid else f"{chosen.text} {skips}"
     elif isinstance(deal, StreamShards | Partitions):
         why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
     elif given.engine not in ("local", "simulated"):
@@ -166,6 +174,19 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = _why_unkept(chosen, workers)
     if why := why or _held_back(chosen, given.training.servers or chosen.servers.count):
         raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
+
+
+def _check_leases(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Options) -> None:
+    """The same where a fixed number of workers goes on as a range of that number alone."""
+    if not least_workers(chosen, workers, given):
+        return
+    why = ""
+    if isinstance(deal, StreamShards | Partitions):
+        why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
+    elif given.checkpoints.checkpoint or given.checkpoints.resume:
+        why = _why_unkept(chosen, workers)
+    if why:
+        raise PlanError(f"{option('on_failure', 'continue')}: {why}; or use {option('on_failure', 'restart')}")
 
 
 def _held_back(chosen: Strategy, servers: int) -> str:

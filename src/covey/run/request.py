@@ -22,8 +22,8 @@ from covey.observe.membership import MembershipEvent
 from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
+from covey.run import checks
 from covey.run.best_model import preference
-from covey.run.checks import check_place, check_range, check_rebirth, check_replicas, check_schedule, check_stream
 from covey.run.leading.lead import Lead
 from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
@@ -107,7 +107,7 @@ def request(
             f"{option('until', target)}: the task has no evaluate=…, so only the training loss can be a target"
         )
     preference(task, given.budget)
-    check_place(task, chosen, given)
+    checks.check_place(task, chosen, given)
     if chosen.terms.accept:
         chosen.terms.accept(build.optimizer(task))
     callbacks = task.callbacks
@@ -116,11 +116,12 @@ def request(
     replicas, steps = chosen.replicas(workers), given.budget.steps
     taken = None if steps is None else steps * replicas * task.step_size
     deal = build.shards(task, replicas, given.training.seed, rows, stretch=stretch, taken=taken)
-    check_stream(chosen, deal)
-    check_range(chosen, deal, team, given)
+    checks.check_stream(chosen, deal)
+    checks.check_range(chosen, deal, team, given)
     spec, chosen = _cut(spec, chosen, task, workers, deal, given)
-    check_replicas(chosen, team, given)
-    roles = shown_by_any(chosen.layout(workers, given.training.servers, given.copies.replicas), team.least)
+    checks.check_replicas(chosen, team, given)
+    least = checks.least_workers(chosen, team, given)
+    roles = shown_by_any(chosen.layout(workers, given.training.servers, given.copies.replicas), least)
     limits = budgets(deal, given.budget)
     if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)
@@ -129,17 +130,16 @@ def request(
     shared = GroupBatches(deal, chosen.composition.mesh.batches if chosen.composition.mesh else 1)
     limits = tuple(max(limits[other] for other in shared.ranks(rank // shared.members)) for rank in range(len(limits)))
     each = tuple(limit for limit in limits for _ in range(group))
-    seed = given.training.seed
-    elastic = check_rebirth(task, chosen, roles, team, given)
+    elastic = checks.check_rebirth(task, chosen, roles, team, given)
     plan = Plan(
-        roles=tuple(roles), limits=each, lockstep=chosen.lockstep, seed=seed, allowance=allowance, elastic=elastic,
-        least=team.least, replicas=given.copies.replicas,
+        roles=tuple(roles), limits=each, lockstep=chosen.lockstep, allowance=allowance, elastic=elastic,
+        seed=given.training.seed, least=least, replicas=given.copies.replicas,
     )  # fmt: skip
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is not None:
         chosen.check_clip(servers)
     total = sum(shared.total(rank, limit) for rank, limit in enumerate(limits))
-    check_schedule(task, chosen, given, deal, total)
+    checks.check_schedule(task, chosen, given, deal, total)
     return Request(
         task=task, name=name, spec=spec, strategy=chosen, plan=plan, deal=deal, servers=servers, budget=total,
         target=target, options=given, rows=rows, callbacks=callbacks, auto=team.auto,

@@ -107,6 +107,8 @@ class Strategy:
         on_loss: What a run can do when it loses a worker: "continue" while it is born again, or "restart".
         rigid: Why a lost worker cannot be born again with these settings, if that is so.
         ranges: Whether the number of workers may change while a run goes on.
+        lease_always: Whether a lost worker can be replaced only where batches are leased, as in a range. A fixed number
+            of workers that goes on after a loss is then a range of that number alone.
 
     >>> place = covey.Taxonomy(
     ...     optimization="decentral", architecture="peers", scheduling="asynchronous", exchange="none", topology="none"
@@ -131,6 +133,7 @@ class Strategy:
     on_loss: OnLoss = "restart"
     rigid: str = ""
     ranges: bool = False
+    lease_always: bool = False
 
     def replicas(self, workers: int) -> int:
         """How many copies of the model this many workers hold: each has its share of the data."""

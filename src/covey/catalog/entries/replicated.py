@@ -38,6 +38,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="As `allreduce`, with an nth of the optimizer's memory on each worker.",
         mathematics=MEAN_GRADIENT,
         traffic=OWNERS, timelines=("sliced",),
+        on_loss="continue", ranges=True,
         test="central/test_slice_owners.py::test_an_owner_alone_holds_the_optimizer_state_of_its_slice",
     ),
     "bigdl": Entry(
@@ -47,6 +48,7 @@ ENTRIES: Mapping[str, Entry] = {
         "limit is measured after `warmup + window` steps, and again every `window` steps. A step that lacks more than "
         "`most` of its parts (twice `drop`) makes no update.",
         traffic=TrafficFormula("(n-1)/n", formulas.halved_owners), timelines=("bigdl",),
+        on_loss="continue", ranges=True,
         fault_traits=frozenset({"compressed models"}),
         test="central/test_slice_owners.py::test_bigdl_cuts_toward_zero_on_the_wire",
     ),
@@ -55,6 +57,7 @@ ENTRIES: Mapping[str, Entry] = {
         use="The system of the surveys; otherwise use `sliced`.",
         mathematics=MEAN_GRADIENT,
         traffic=OWNERS, timelines=("caffeonspark",),
+        on_loss="continue", ranges=True,
         test="central/test_slice_owners.py::test_caffeonspark_has_no_server_and_sends_two_slices_to_everybody",
     ),
     "firecaffe": Entry(

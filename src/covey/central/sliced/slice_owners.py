@@ -11,10 +11,12 @@ from functools import partial
 from torch.optim import Optimizer
 
 from covey.central.sliced.dropping import Dropping, PartsReady, Patience
+from covey.central.sliced.leased_slices import leased_worker
+from covey.central.sliced.slice_messages import FreshSlice, GradientSlice
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense, seed
 from covey.exchange.codecs.bits import truncated
-from covey.message import Address, Message
+from covey.message import Address
 from covey.model.optimizers import elementwise
 from covey.model.replica import Replica
 from covey.model.scored import NOTHING
@@ -24,29 +26,7 @@ from covey.servers.clipping import clip_part
 from covey.servers.goodbye import Goodbye
 from covey.servers.pulls import Landing, own_slice
 from covey.strategy import GROW, ONCE, Description, Role, Strategy, TaskTerms, Taxonomy, workers
-from covey.vector import Vector, mean_
-
-
-class GradientSlice(Message):
-    """A worker's gradient for a slice, to its owner; float buffers go to the first owner."""
-
-    wire_name = "sliced.gradient_slice"
-
-    step: int
-    samples: int  # of which it is the mean; 0: it has none ready
-    times: tuple[int, ...]  # microseconds until each part of the batch was ready, where late ones are dropped
-    grad: Vector
-    buffers: Vector
-
-
-class FreshSlice(Message):
-    """An owner's slice of the parameters after the update of `step`."""
-
-    wire_name = "sliced.fresh_slice"
-
-    step: int
-    params: Vector
-    whole: int = 1  # else it is what has changed, encoded
+from covey.vector import mean_
 
 
 class Owner(PieceClient):
@@ -154,6 +134,8 @@ class Owner(PieceClient):
 
 async def worker(node: Node, replica: Replica, *, codec: Codec, whole: bool, dropping: Dropping | None = None) -> None:
     """Differentiate, hand the slices to their owners, step the own slice, collect the others."""
+    if node.life.leased:
+        return await leased_worker(node, replica, codec=codec)
     owner = Owner(node, replica, codec, whole, dropping)
     for step in node.steps():
         mine = await owner.hand_out(step, await owner.compute())
@@ -184,7 +166,8 @@ def slices(name: str, codec: Codec, whole: bool = True, dropping: Dropping | Non
         description=Description(
             scored="each worker's own slice", rate="unchanged: the mean over all workers' samples", scaling=GROW,
         ),
-        terms=TaskTerms(clips="each update"),
+        terms=TaskTerms(clips="each update"), lease_always=True,
+        rigid="a step counts only the parts that were ready in time: omit drop" if dropping else "",
         taxonomy=Taxonomy(
             optimization="central", architecture="peers", scheduling="synchronous", exchange="scatter-reduce",
             topology="distributed PS, k = n",

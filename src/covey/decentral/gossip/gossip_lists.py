@@ -79,8 +79,15 @@ class GossipList(Together):
 
     @property
     def version(self) -> int:
-        """Of the list; -1: this worker has neither a list nor a model."""
-        return self.done
+        """Of the list; -1: this worker has neither a list nor a model.
+
+        Where there are no rounds, it is what a worker tells the others at a meeting in place of steps that are done.
+        """
+        return self._done.value
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._done.value = version
 
     @property
     def members(self) -> list[int]:
@@ -228,7 +235,7 @@ class GossipList(Together):
         self._begin_list(state["version"], tuple(state["marks"]), list(state["start"]))
 
     def _begin_list(self, version: int, marks: tuple[int, ...], start: list[int]) -> None:
-        self._done.value, self.listed, self.start = version, marks, start
+        self.version, self.listed, self.start = version, marks, start
         self.rounds, self.turns = 0, [0] * self.node.workers
         self.settle()
 

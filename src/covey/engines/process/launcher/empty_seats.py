@@ -36,6 +36,10 @@ class Renewal:
     scaling: ScaledSeats | None = None  # what decides how many workers there are
     release: Callable[[Address], None] = lambda who: None  # lets one go when its batch is through
 
+    def endpoint_of_nobody(self, who: Address, life: int) -> str:
+        """Where the others send, and nobody hears, while a seat is empty."""
+        return f"{self.nowhere}{who.rank}.{life}"
+
 
 @dataclass(slots=True)
 class EmptySeat:
@@ -53,6 +57,11 @@ class EmptySeat:
     missed: bool = True  # the others may wait for it from the beginning
     announced: bool = False  # the others know of its next life, and may wait for it
 
+    @property
+    def unseated(self) -> bool:
+        """Whether all others go on without it, as they do not know of its next life yet."""
+        return not self.missed and not self.announced
+
     def filled(self, now: float, count: int) -> str:
         """Write down that training stood still while it was missed, and say that it is one of so many workers again."""
         seconds = now - self.died
@@ -62,3 +71,24 @@ class EmptySeat:
         if self.missed:
             return f"{self.who} died ({self.event.cause}); born again after {seconds:.1f} s"
         return f"{self.who} is back after {seconds:.1f} s; now {workers(count)}"
+
+
+class EmptySeats(dict[Address, EmptySeat]):
+    """Those of a run that are being filled, by role."""
+
+    @property
+    def unknown(self) -> set[Address]:
+        """To whose next lives nobody speaks yet."""
+        return {who for who, seat in self.items() if not seat.announced}
+
+    def unseated(self, besides: EmptySeat) -> EmptySeats:
+        """Besides this one, those that are empty for all others, while somebody is being built for them."""
+        return EmptySeats((who, seat) for who, seat in self.items() if seat is not besides and seat.unseated)
+
+    def known_lives(self, seat: EmptySeat, lives: Mapping[Address, int], empty: set[Address]) -> dict[Address, int]:
+        """What one that is built for a seat knows of all others.
+
+        A life that the others do not know yet is told when they do, and so is that a seat is empty.
+        """
+        unknown, unseated = self.unknown - {seat.who} | empty, self.unseated(seat)
+        return {who: life - (who in unknown) - (who in unseated) for who, life in lives.items()}

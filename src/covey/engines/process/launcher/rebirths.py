@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.empty_seats import EmptySeat, HeardWords, Renewal
+from covey.engines.process.launcher.empty_seats import EmptySeat, EmptySeats, HeardWords, Renewal
 from covey.engines.process.launcher.roster import RoleRecord, Roster
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
@@ -27,7 +27,7 @@ class Rebirths:
 
     def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]) -> None:
         self.roster, self.board, self.renewal, self.say = roster, board, renewal, say
-        self.seats: dict[Address, EmptySeat] = {}
+        self.seats = EmptySeats()
         self.endpoints: dict[Address, str] = {}  # of all that were born again
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
@@ -146,7 +146,7 @@ class Rebirths:
         self.roster.seen[who] = RoleRecord(heard=time.monotonic(), step=self.roster.seen[who].step, ended=True)
         life = self.renewal.deaths.next_life(who)
         listeners = [other for other in (*self.roster.roles, SCORER) if other not in self.finished]
-        self.endpoints[who] = f"{self.renewal.nowhere}{who.rank}.{life}"
+        self.endpoints[who] = self.renewal.endpoint_of_nobody(who, life)
         self._install(who, listeners)
 
     def _join(self, who: Address) -> None:
@@ -225,9 +225,7 @@ class Rebirths:
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
         seat.forked = True
-        # a life that the others do not know yet is told when they do, and so is that a seat is empty
-        unknown = self._unknown - {seat.who} | self.empty
-        lives = {who: life - (who in unknown) for who, life in self.renewal.deaths.lives.items()}
+        lives = self.seats.known_lives(seat, self.renewal.deaths.lives, self.empty)
         self.endpoints[seat.who] = self.renewal.start(seat.who, lives)
         if seat.missed:
             self._announce(seat)
@@ -239,16 +237,16 @@ class Rebirths:
         self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
 
     def _introduce(self, seat: EmptySeat) -> None:
-        for who in self.endpoints.keys() - self._unknown - {seat.who}:  # all that were born again, or are gone
+        for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were born again, or are gone
             self._install(who, [seat.who])
-
-    @property
-    def _unknown(self) -> set[Address]:
-        return {who for who, seat in self.seats.items() if not seat.announced}  # nobody speaks to them yet
+        assert self.renewal is not None
+        for who, other in self.seats.unseated(seat).items():
+            nowhere = self.renewal.endpoint_of_nobody(who, other.life - 1)
+            self.board.tell([seat.who], control.Install(who, other.life - 1, nowhere, empty=True))
 
     def _listeners(self, seat: EmptySeat) -> list[Address]:
         """Who must speak to the new life before it enters: all that the others know."""
-        gone = self._unknown | self.finished | {seat.who}
+        gone = self.seats.unknown | self.finished | {seat.who}
         return [who for who in (*self.roster.roles, SCORER) if who not in gone]
 
     def _install(self, who: Address, listeners: Sequence[Address]) -> None:

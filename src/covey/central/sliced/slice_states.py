@@ -1,0 +1,179 @@
+"""Which slices does a worker own where workers come and go, and what does it know of each?
+
+There are as many slices as seats. A slice is owned by the worker in its seat, or else by the next one that is there.
+The one after that keeps a copy of the optimizer's state of the slice, and of its parameters where others have rounded
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from covey.exchange.codec import Codec, seed
+from covey.message import Address
+from covey.model.replica import Replica
+from covey.program import Node
+from covey.servers.packed_state import packed, unpacked
+from covey.servers.pulls import Landing, own_slice
+from covey.strategy import workers
+from covey.vector import Piece, Vector
+
+SliceState = dict[str, Any]
+
+
+def owner_and_keeper(number: int, members: Sequence[int], seats: int) -> list[int]:
+    """Who owns the slice of this number, and who keeps a copy of its state; one that is alone keeps none."""
+    return sorted(members, key=lambda rank: (rank - number) % seats)[:2]
+
+
+class SliceStates:
+    """The slices of one worker; all else is what the workers have in common after a round."""
+
+    counts = alike = True
+
+    def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
+        self.node, self.replica, self.codec = node, replica, codec
+        self.pieces = replica.pieces(node.workers)
+        self.kept: dict[int, SliceState] = {}  # after the last round that is done: what it owns, and the copies
+        self.fresh: dict[int, SliceState] = {}  # the same after the round under way
+        self.seen = replica.progress.seen  # samples, after the last round that is done
+        self.buffers = replica.buffers  # after the round under way
+        self.seat(range(node.workers))
+
+    # -- who has which -------------------------------------------------------------------------------------------------
+
+    def seat(self, members: Sequence[int]) -> None:
+        """These workers are there: step what this one owns of now on, from its state after the last round."""
+        replica, layout, me = self.replica, self.replica.layout, self.node.rank
+        self.members = list(members)
+        held = {number: owner_and_keeper(number, self.members, self.node.workers) for number in range(len(self.pieces))}
+        self.owned = [number for number, who in held.items() if who[0] == me]
+        self.kept = {number: state for number, state in self.kept.items() if me in held[number]}
+        unions = {rank: self._union([n for n, who in held.items() if who[0] == rank]) for rank in self.members}
+        self.owned_by, self.piece = unions, unions[me]
+        self._lay_out(unions)
+        replica.progress.restore(self.seen, replica.progress.scores)
+        replica.updates.keep(layout, self.piece)
+        self._load()
+
+    def _union(self, numbers: Sequence[int]) -> Piece:
+        """The ranges of these slices, in their order, as one piece."""
+        return tuple(sum((self.pieces[n][part] for n in numbers), ()) for part in range(len(self.pieces[0])))
+
+    def _lay_out(self, unions: Mapping[int, Piece]) -> None:
+        """How what goes to each owner, and comes from it, is written."""
+        node, replica, codec = self.node, self.replica, self.codec
+        addresses, forms = workers(node.workers), {rank: replica.form(piece) for rank, piece in unions.items()}
+        made = codec.carrying().made
+        self.coders = {rank: made(form, seed(node, addresses[rank])) for rank, form in forms.items()}
+        back = codec.for_weights()
+        weights = [back.made(forms[rank], seed(node, addresses[rank], "back")) for rank in unions] if back else []
+        self.rounded = back is not None  # others have the parameters of a slice only as they travel
+        self.landing = Landing(node, list(forms.values()), codec, weights)
+        place = self.members.index(node.rank)
+        self.slice = own_slice(node, replica, self.piece, codec, weights[place : place + 1])
+
+    @property
+    def keeper(self) -> Address | None:
+        """Who keeps a copy of what this worker owns."""
+        return self._neighbour(1)
+
+    @property
+    def kept_for(self) -> Address | None:
+        """Of whose slices this worker keeps a copy."""
+        return self._neighbour(-1)
+
+    def _neighbour(self, distance: int) -> Address | None:
+        if len(self.members) == 1:
+            return None
+        place = self.members.index(self.node.rank) + distance
+        return Address("worker", self.members[place % len(self.members)])
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def packed(self) -> Vector:
+        """The states of what this worker owns, as they are now."""
+        found = dict[str, Any]()
+        for number, shards in self._shards().items():
+            optimizer = [_plain(self.replica.optimizer.state.get(shard, {})) for shard in shards]
+            params = {"params": self.replica.flat.cut(self.pieces[number])} if self.rounded else {}
+            found[str(number)] = {"optimizer": optimizer, **params}
+        return packed(found)
+
+    def _load(self) -> None:
+        """Go on from the states after the last round; the optimizer of a slice of which nobody has one begins anew."""
+        for number, shards in self._shards().items():
+            if state := self.kept.get(number):
+                for shard, values in zip(shards, state["optimizer"], strict=True):
+                    if values:
+                        self.replica.optimizer.state[shard] = _living(values, shard)
+                if self.rounded:
+                    self.replica.flat.cut(self.pieces[number]).copy_(state["params"])
+
+    def _shards(self) -> dict[int, list[nn.Parameter]]:
+        """What the optimizer steps of each slice: of every parameter the parts that lie in it, in the slices' order."""
+        found: dict[int, list[nn.Parameter]] = {number: [] for number in self.owned}
+        inside = {number: self.replica.layout.inside(self.pieces[number]) for number in self.owned}
+        for place, shards in enumerate(self.replica.updates.shards):
+            left = iter(shards)
+            for number in self.owned:
+                found[number] += [next(left) for _ in inside[number][place]]
+        return found
+
+    def note_round(self, own: Vector) -> None:
+        """This worker has done its part of a round; `own`: its states, packed, of which nothing changes any more."""
+        self.fresh = read_states(own, self.node.address)
+        self.buffers = self.replica.buffers.clone()
+
+    def finish(self) -> None:
+        """The round is done: the outcome does not go with any one worker."""
+        if self.fresh:
+            self.kept, self.fresh = self.fresh, {}
+        self.seen = self.replica.progress.seen
+
+    # -- what all have in common ---------------------------------------------------------------------------------------
+
+    def give(self) -> dict[str, Any]:
+        state = {**self.replica.state(), "seen": self.seen}  # not those of a round that is undone
+        del state["optimizer"]
+        return {**state, "params": self._as_others_have_them()}
+
+    def _as_others_have_them(self) -> Vector:
+        """The parameters; what this worker owns as it travels, once it has."""
+        params, coder = self.replica.flat, self.slice.coder
+        if coder is None or not self.kept:
+            return params
+        params = params.clone()
+        own = params.cut(self.piece)
+        own.copy_(coder.decode(coder.encode(own, None)[0]))
+        return params
+
+    def take(self, state: dict[str, Any], born_again: bool) -> None:
+        """A round is done that this worker, if it was there, has done its part of: who has done it has all slices."""
+        replica = self.replica
+        replica.restore({**state, "optimizer": replica.optimizer.state_dict()})
+        if not born_again:
+            replica.buffers.copy_(self.buffers)
+        self.finish()
+
+
+def read_states(states: Vector, sender: Address) -> dict[int, SliceState]:
+    """The states of slices that somebody has packed."""
+    return {int(number): state for number, state in unpacked(states, sender).items()}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.detach().cpu() if isinstance(value, Tensor) else value for key, value in values.items()}
+
+
+def _living(values: Mapping[str, Any], shard: nn.Parameter) -> dict[str, Any]:
+    """What an optimizer may write on; counters of steps stay in the memory of the CPU, where torch has them."""
+    found = {}
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            value = value.clone() if key == "step" else value.to(shard.device, copy=True)
+        found[key] = value
+    return found
