@@ -27,6 +27,7 @@ from covey.cli import (
     trace,
 )  # fmt: skip
 from covey.cli.layouts import cut, search
+from covey.cli.models import serving
 from covey.cli.models.versions import lineage
 from covey.cli.progress import page
 from covey.cli.tuning import tune
@@ -55,6 +56,7 @@ app.command("strategies")(strategies.command)
 app.command("check-strategy")(check_strategy.command)
 app.command("doctor")(doctor.command)
 app.command("page")(page.command)
+app.command("serve")(serving.command)
 app.command("lineage")(lineage)
 app.add_typer(federate.app, name="federate")
 app.add_typer(runs.app, name="runs")

@@ -24,7 +24,7 @@ def serve(runs: Path, host: str, port: int, say: Callable[[str], None]) -> None:
         from covey.page.server import application
     except ModuleNotFoundError as error:
         raise PlanError(f"the page needs {error.name}: pip install 'covey[page]'") from None
-    with _listening(host, port) as listener:
+    with listening(host, port) as listener:
         bound, port = listener.getsockname()[:2]
         local = ip_address(bound).is_loopback
         token = "" if local else secrets.token_urlsafe(24)
@@ -41,7 +41,8 @@ def serve(runs: Path, host: str, port: int, say: Callable[[str], None]) -> None:
         uvicorn.Server(settings).run(sockets=[listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, there: str = "another page may be open there") -> socket.socket:
+    """A socket at this address; `there` says why it may be taken."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
@@ -51,7 +52,7 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         if isinstance(error, socket.gaierror):
             raise PlanError(f"--host {host}: {error.strerror}") from None
-        what = "another page may be open there; --port 0 takes a free one"
+        what = f"{there}; --port 0 takes a free one"
         raise PlanError(f"port {port} of {host} cannot be used ({error.strerror}): {what}") from None
     return listener
 

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file as load_weights
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
@@ -34,19 +37,35 @@ class LoadedModel:
 
     def inputs(self, samples: int) -> Iterator[Tensor]:
         """What the module is called with, batch by batch, for the first samples of the training data."""
-        for batch in islice(_batches(self.task, samples), -(-samples // BATCH)):
-            found = batch[0] if isinstance(batch, tuple | list) and batch else batch
-            if not isinstance(found, Tensor):
-                raise PlanError(
-                    f"{self.version.text}: a model that is exported is called with one tensor, and a batch of its task "
-                    f"begins with a {type(found).__name__}"
-                )
-            yield found.cpu()
+        return task_inputs(self.task, samples, f"{self.version.text}: a model that is exported")
 
     def example(self) -> Tensor:
         """A batch of at least two samples, so that no size is taken for a constant."""
         found = next(self.inputs(BATCH))
         return found if len(found) > 1 else torch.cat([found, found])
+
+
+def task_inputs(task: Task, samples: int, model: str) -> Iterator[Tensor]:
+    """What the model of a task is called with, batch by batch, for its first samples; `model` names it in errors."""
+    for batch in islice(_batches(task, samples), -(-samples // BATCH)):
+        found = batch[0] if isinstance(batch, tuple | list) and batch else batch
+        if not isinstance(found, Tensor):
+            raise PlanError(
+                f"{model} is called with one tensor, and a batch of its task begins with a {type(found).__name__}"
+            )
+        yield found.cpu()
+
+
+def load_file(file: Path, task: str, say: Callable[[str], None] = lambda line: None) -> tuple[nn.Module, Task]:
+    """The model of a task with the weights of a safetensors file, in evaluation mode, and that task."""
+    found = load_task(task, say)
+    module = build.model(found, 0).cpu()
+    try:
+        weights = load_weights(file)
+    except (OSError, SafetensorError) as error:
+        raise PlanError(f"{file} cannot be read as safetensors: {error}") from None
+    _fill(module, weights, f"{file} and the model of {task}")
+    return module.eval(), found
 
 
 def load_version(

@@ -1,0 +1,119 @@
+"""covey serve: a model that answers requests."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.cli import options
+from covey.cli.errors import explained
+from covey.cli.models.flags import Store, opened
+from covey.cli.options import FlagGroup, flag, grouped, teller
+from covey.cli.training import importing
+from covey.errors import PlanError
+
+if TYPE_CHECKING:
+    from covey.inference.served_model import ModelPlace
+
+PROMISE, EDGE = "What is promised", "Where to listen"
+ENDING = ".safetensors"
+Model = Annotated[
+    str,
+    typer.Argument(metavar="NAME|FILE", help="A registered model, such as digits or digits:3, or a safetensors file."),
+]
+TaskFile = Annotated[
+    str | None, flag("--task", "FILE[:NAME]", "The task that builds the model. (usual: that of the run)", options.RUN)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseFlags(FlagGroup):
+    """Times and limits."""
+
+    slo: Annotated[
+        str, flag("--slo", "pNN:TIME", "The share of requests that should be answered in this time.", PROMISE)
+    ] = "p99:50ms"
+    deadline: Annotated[str, flag("--deadline", "TIME", "Answer with 504 after this time.", PROMISE)] = "10s"
+    queue: Annotated[int, flag("--queue", "N", "Requests that may wait; others get 429.", PROMISE, least=1)] = 1024
+    cache: Annotated[int, flag("--cache", "N", "Answers to keep for equal inputs.", PROMISE, least=0)] = 0
+    largest: Annotated[int, flag("--largest-batch", "N", "The most requests of a batch.", PROMISE, least=1)] = 256
+    body: Annotated[str, flag("--body", "SIZE", "The largest request.", PROMISE)] = "1MB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeFlags(FlagGroup):
+    """The address."""
+
+    host: Annotated[
+        str, flag("--host", "ADDRESS", "Where to listen; others than 127.0.0.1 need TLS and a token.", EDGE)
+    ] = "127.0.0.1"
+    port: Annotated[int, flag("--port", "PORT", "Which port; 0 takes a free one.", EDGE, least=0)] = 8480
+    tls_certificate: Annotated[Path | None, flag("--tls-certificate", "FILE", "The certificate, as PEM.", EDGE)] = None
+    tls_key: Annotated[Path | None, flag("--tls-key", "FILE", "Its key, as PEM.", EDGE)] = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.port > 65535:
+            raise PlanError(f"--port {self.port}: the highest port is 65535")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise PlanError("TLS needs both: --tls-certificate FILE and --tls-key FILE")
+        for name, file in (("certificate", self.tls_certificate), ("key", self.tls_key)):
+            if file is not None and not file.is_file():
+                raise PlanError(f"--tls-{name} {file}: there is no such file")
+
+
+@grouped
+def command(
+    *, model: Model, task: TaskFile = None, store: Store = None,
+    replicas: Annotated[int, flag("--replicas", "N", "Processes that compute.", options.RUN, least=1)] = 1,
+    threads: options.Threads = None,
+    promise: PromiseFlags, edge: EdgeFlags, output: options.VoiceFlags,
+) -> None:  # fmt: skip
+    """Answer requests with a model, in batches that keep an objective.
+
+    covey serve digits --slo p99:50ms --replicas 2
+    """
+    manner = output.voice
+    with explained(manner):
+        edge.check()
+        with importing(manner):
+            from covey.inference.front import FrontSettings
+            from covey.inference.serving import ServeWishes, serve
+            from covey.simulate.units import parse_duration, parse_size
+
+        front = FrontSettings(
+            objective=objective(promise.slo)[1], deadline=parse_duration(promise.deadline), queue=promise.queue,
+            cache=promise.cache, largest=promise.largest,
+        )  # fmt: skip
+        files = (edge.tls_certificate, edge.tls_key) if edge.tls_certificate and edge.tls_key else None
+        wishes = ServeWishes(
+            front=front, replicas=replicas, threads=threads, host=edge.host, port=edge.port, certificate=files,
+            token=os.environ.get("COVEY_TOKEN", ""), body=int(parse_size(promise.body)),
+        )  # fmt: skip
+        place = placed(model, task, store)
+        serve(place, wishes, lambda line: print(line, flush=True), teller(manner))
+
+
+def placed(model: str, task: str | None, store: Path | None) -> ModelPlace:
+    """The model that was named; a version that is not there is refused now."""
+    from covey.inference.served_model import ModelPlace
+
+    if model.endswith(ENDING):
+        return ModelPlace(file=model, task=task or "")
+    place = opened(store)
+    return ModelPlace(store=str(place.folder), version=place.named(model).text, task=task or "")
+
+
+def objective(text: str) -> tuple[float, float]:
+    """The share and the seconds of `p99:50ms`."""
+    from covey.simulate.units import parse_duration
+
+    found = re.fullmatch(r"p([0-9]{1,2}(?:\.[0-9]{1,3})?):(.+)", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise PlanError(f"--slo {text}: write a percentile and a time, such as p99:50ms or p99.9:1s")
+    return float(found[1]) / 100, parse_duration(found[2])

@@ -1,0 +1,92 @@
+"""The front's program in real time, on the loop of a web server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import count
+from random import Random
+
+from torch import Tensor
+
+from covey.engines.service.role_loop import LoopRole, RoleLoop
+from covey.inference.front import FrontSettings, front
+from covey.inference.messages import CLIENTS, FRONT, InferenceAnswer, InferenceRequest
+from covey.inference.schema import key_of
+from covey.message import Address, Message, stamped
+from covey.observe.instruments import Instrument
+from covey.program import Note, Send
+from covey.vector import Vector
+
+REMEMBERED = 10_000  # requests whose times are
+
+
+class FrontDriver:
+    """Drives the front's program, and lets coroutines ask it.
+
+    Args:
+        settings: Of the front.
+        send: Passes a message on to a replica.
+    """
+
+    def __init__(self, settings: FrontSettings, send: Callable[[Address, Message], None]) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.times: deque[float] = deque(maxlen=REMEMBERED)  # seconds of answers with status 200
+        self.batches: deque[int] = deque(maxlen=REMEMBERED)
+        self._settings, self._to_replica = settings, send
+        self._asked: dict[int, asyncio.Future[InferenceAnswer]] = {}
+        self._tickets = count()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._loop = RoleLoop(self._send, Instrument())
+        self._loop.noted = self._noted
+        role = LoopRole(FRONT, Random(0))
+        self._loop.begin(role, front(role.node, settings))
+        self._go_on()
+
+    async def ask(self, row: Tensor) -> InferenceAnswer:
+        """The answer to one input."""
+        ticket, begun, clock = next(self._tickets), self._loop.now, asyncio.get_running_loop()
+        future: asyncio.Future[InferenceAnswer] = clock.create_future()
+        self._asked[ticket] = future
+        try:
+            key = key_of(row) if self._settings.cache else ""
+            self.deliver(InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS))
+            answer = await future
+        finally:
+            self._asked.pop(ticket, None)  # a client that has hung up waits for nothing
+        self.statuses[answer.status] += 1
+        if answer.status == 200:
+            self.times.append(self._loop.now - begun)
+        return answer
+
+    def deliver(self, message: Message) -> None:
+        """The front hears this."""
+        self._loop.deliver(FRONT, message)
+        self._go_on()
+
+    def close(self) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+        self._loop.close()
+
+    def _go_on(self) -> None:
+        pause = self._loop.run()
+        if pause is not None and self._alarm is None:  # deadlines come in order: an earlier alarm is early enough
+            self._alarm = asyncio.get_running_loop().call_later(pause, self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self._go_on()
+
+    def _send(self, role: LoopRole, effect: Send) -> None:
+        if effect.to != CLIENTS:
+            return self._to_replica(effect.to, stamped(effect.body, role.address, copy=False))
+        assert isinstance(effect.body, InferenceAnswer)
+        if (asked := self._asked.get(effect.body.ticket)) and not asked.done():
+            asked.set_result(effect.body)
+        return None
+
+    def _noted(self, role: LoopRole, note: Note) -> None:
+        if note.kind == "batch":
+            self.batches.append(int(note.value))

@@ -1,0 +1,118 @@
+"""Serving a model: an address, replicas, and an end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from covey.errors import PlanError
+from covey.inference.front import FrontSettings
+from covey.inference.front_driver import FrontDriver
+from covey.inference.replica_pool import ReplicaPool
+from covey.inference.replica_process import ReplicaConfig
+from covey.inference.schema import InputSchema
+from covey.inference.served_model import ModelPlace, load
+from covey.page.serving import listening
+from covey.store.model_store import ModelStore
+
+CONNECTIONS = 4096  # at a time; others are answered with 503
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeWishes:
+    """How a model is served.
+
+    Args:
+        front: What the front promises.
+        replicas: Processes that compute.
+        threads: Of each replica; None divides the cores.
+        host: Where to listen.
+        port: Which port; 0 takes a free one.
+        certificate: Files with the certificate and the key of TLS.
+        token: What clients must send; an address that others can reach needs one, and gets one where none is given.
+        body: Bytes that a request may have.
+    """
+
+    front: FrontSettings
+    replicas: int = 1
+    threads: int | None = None
+    host: str = "127.0.0.1"
+    port: int = 8480
+    certificate: tuple[Path, Path] | None = None
+    token: str = ""
+    body: int = 1 << 20
+
+
+def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], say: Callable[[str], None]) -> None:
+    """Answer requests until the process is told to end; `show` is told the address, `say` what else there is to say."""
+    try:
+        import starlette
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise PlanError(f"serving needs {error.name}: pip install 'covey[page]'") from None
+    assert starlette and uvicorn
+    place.check()
+    with listening(wishes.host, wishes.port, "something else may listen there") as listener:
+        local = ip_address(listener.getsockname()[0]).is_loopback
+        if not local and wishes.certificate is None:
+            raise PlanError(
+                f"--host {wishes.host} can be reached by others: give --tls-certificate FILE and --tls-key FILE"
+            )
+        model = load(place, say)
+        token = wishes.token or ("" if local else secrets.token_urlsafe(24))
+        asyncio.run(_serve(place, model.schema(), wishes, listener, token, show))
+
+
+async def _serve(
+    place: ModelPlace, schema: InputSchema, wishes: ServeWishes, listener: Any, token: str, show: Callable[[str], None]
+) -> None:
+    import uvicorn
+
+    from covey.inference.endpoint import EdgeSettings, Endpoint
+
+    threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // wishes.replicas)
+    configs = [ReplicaConfig(rank=rank, threads=threads, model=place) for rank in range(wishes.replicas)]
+    pool = ReplicaPool(configs)
+    driver = FrontDriver(wishes.front, pool.send)
+    pool.deliver = driver.deliver
+    try:
+        await pool.start()
+        edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token)
+        certificate, key = wishes.certificate or (None, None)
+        settings = uvicorn.Config(
+            Endpoint(place.name, schema, driver, pool, edge), log_level="critical", lifespan="off", ws="none",
+            server_header=False, access_log=False, timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS,
+            ssl_certfile=certificate, ssl_keyfile=key,
+        )  # fmt: skip
+        name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
+        address = f"http{'s' if certificate else ''}://{name}:{listener.getsockname()[1]}"
+        if place.version:
+            store = ModelStore(Path(place.store))
+            store.note_use(store.named(place.version), "endpoint", address)
+        show(address)
+        if token and not wishes.token:
+            show(f"token: {token}")
+        await _until_told(uvicorn.Server(settings), listener, pool)
+    finally:
+        pool.close()
+        driver.close()
+
+
+async def _until_told(server: Any, listener: Any, pool: ReplicaPool) -> None:
+    """Serve until a signal comes, or no replica can be started any more."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server raises those that it got again when it has ended
+        signal.signal(number, lambda *_: None)
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    await asyncio.wait([serving, pool.failed], return_when=asyncio.FIRST_COMPLETED)
+    if pool.failed.done():
+        server.should_exit = True
+        await serving
+        raise pool.failed.result()
+    await serving

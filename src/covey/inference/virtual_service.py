@@ -1,0 +1,150 @@
+"""Front and replicas in virtual time: the same programs, over arrivals that are known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from covey.engines.service.role_loop import LoopRole
+from covey.engines.virtual.agenda import Agenda
+from covey.inference.front import FrontSettings, front
+from covey.inference.messages import CLIENTS, FRONT, InferenceAnswer, InferenceRequest, ReplicaLost
+from covey.inference.replica import BatchModel, replica
+from covey.message import Address, Message, stamped
+from covey.program import Compute, Effect, Note, Now, Receive, Send
+from covey.vector import Vector
+
+WAIT: Final = object()
+ROW: Final = torch.zeros(1)
+
+
+class VirtualAnswer(NamedTuple):
+    """When a request came, when it was answered, and how."""
+
+    arrived: float
+    answered: float
+    answer: InferenceAnswer
+
+    @property
+    def seconds(self) -> float:
+        return self.answered - self.arrived
+
+
+class VirtualService:
+    """A front and its replicas on an agenda.
+
+    Args:
+        settings: Of the front.
+        replicas: How many there are.
+        seconds: How long a replica computes a batch of so many requests.
+        model: What it computes.
+        link: Seconds that a message takes.
+    """
+
+    def __init__(
+        self, settings: FrontSettings, replicas: int, seconds: Callable[[int], float],
+        model: BatchModel = lambda rows: rows, link: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.answers: dict[int, VirtualAnswer] = {}
+        self.batches: list[tuple[float, int]] = []  # when each was sent, and how large it was
+        self._agenda, self._seconds, self._model, self._link = Agenda(), seconds, model, link
+        self._arrived: dict[int, float] = {}
+        self._roles: dict[Address, LoopRole] = {}
+        self._waits: dict[Address, int] = {}  # how often a role has begun to wait: a timeout is of one wait
+        self._perform: dict[type, Callable[[LoopRole, Any], Any]] = {
+            Send: self._send, Receive: self._receive, Compute: self._compute, Note: self._note,
+            Now: lambda role, effect: self._agenda.now,
+        }  # fmt: skip
+        self._begin(FRONT, lambda role: front(role.node, settings))
+        for rank in range(replicas):
+            self.join(0.0, rank)
+
+    def request(self, at: float, row: Tensor = ROW, key: str = "") -> int:
+        """Somebody will ask at this time; the ticket of that."""
+        ticket = len(self._arrived)
+        self._arrived[ticket] = at
+        self._agenda.at(at, self._deliver, FRONT, InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS))
+        return ticket
+
+    def join(self, at: float, rank: int) -> None:
+        """A replica will be there from this time on."""
+        who = Address("replica", rank)
+        self._agenda.at(at, self._begin, who, lambda role: replica(role.node, self._model))
+
+    def lose(self, at: float, rank: int) -> None:
+        """A replica will be gone at this time."""
+        self._agenda.at(at, self._end, Address("replica", rank))
+
+    def run(self) -> list[VirtualAnswer]:
+        """The answers to all requests, in the order of asking."""
+        while len(self.answers) < len(self._arrived):
+            self._agenda.step()
+        return [self.answers[ticket] for ticket in sorted(self.answers)]
+
+    def _begin(self, who: Address, program: Callable[[LoopRole], Coroutine[Effect[Any], Any, None]]) -> None:
+        role = LoopRole(who, Random(0))
+        self._roles[who], role.program = role, program(role)
+        self._advance(role, None)
+
+    def _end(self, who: Address, _: object) -> None:
+        self._roles.pop(who).close()
+        self._deliver(FRONT, ReplicaLost(sender=who))
+
+    def _advance(self, role: LoopRole, value: Any) -> None:
+        if self._roles.get(role.address) is not role:
+            return  # it was lost meanwhile
+        assert role.program is not None
+        while value is not WAIT:
+            if isinstance(value, Exception):
+                effect = role.program.throw(value)
+            else:
+                effect = role.program.send(value)
+            value = self._perform[type(effect)](role, effect)
+
+    def _deliver(self, to: Address, message: Message) -> None:
+        if to == CLIENTS:
+            assert isinstance(message, InferenceAnswer)
+            assert message.ticket not in self.answers, f"request {message.ticket} was answered twice"
+            now = self._agenda.now
+            self.answers[message.ticket] = VirtualAnswer(self._arrived[message.ticket], now, message)
+        elif role := self._roles.get(to):
+            role.mailbox.put(message)
+            if role.want and (found := role.mailbox.take(role.want)):
+                self._wake(role, found)
+
+    def _wake(self, role: LoopRole, value: Message | None) -> None:
+        role.want = None
+        self._advance(role, value)
+
+    def _send(self, role: LoopRole, effect: Send) -> None:
+        message = stamped(effect.body, role.address, copy=False)
+        self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
+
+    def _receive(self, role: LoopRole, effect: Receive) -> Any:
+        if (found := role.mailbox.take(effect)) is not None:
+            return found
+        role.want, waits = effect, self._waits.get(role.address, 0) + 1
+        self._waits[role.address] = waits
+        if effect.timeout is not None:
+            self._agenda.at(self._agenda.now + effect.timeout, self._timeout, role, waits)
+        return WAIT
+
+    def _timeout(self, role: LoopRole, waits: int) -> None:
+        if role.want is not None and self._waits[role.address] == waits:
+            self._wake(role, None)
+
+    def _compute(self, role: LoopRole, effect: Compute[Any]) -> object:
+        try:
+            found = effect.work()
+        except Exception as error:
+            found = error
+        self._agenda.at(self._agenda.now + self._seconds(int(effect.load)), self._advance, role, found)
+        return WAIT
+
+    def _note(self, role: LoopRole, effect: Note) -> None:
+        if effect.kind == "batch":
+            self.batches.append((self._agenda.now, int(effect.value)))

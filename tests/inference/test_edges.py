@@ -1,0 +1,166 @@
+"""What comes from outside: bodies of clients, bytes of replicas, words of a command line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+from covey.cli import app
+from covey.cli.models.serving import objective
+from covey.errors import PlanError, WireError
+from covey.inference.endpoint import EdgeSettings, Endpoint
+from covey.inference.messages import FRONT, AnsweredBatch, RequestBatch
+from covey.inference.replica_link import PREFIX, MessageStream, encode
+from covey.inference.schema import InputSchema, key_of
+from covey.inference.served_model import ModelPlace, ServedModel, load
+from covey.vector import Vector
+
+PICTURE = InputSchema((2, 2), "float32")
+TOKENS = InputSchema((3,), "int64")
+
+
+def test_inputs_of_the_schema_are_read() -> None:
+    assert torch.equal(PICTURE.read(b'{"input": [[1, 2.5], [3, -4e2]]}'), torch.tensor([[1, 2.5], [3, -400]]))
+    assert torch.equal(TOKENS.read(b'{"input": [1, 2, 9007199254740993]}'), torch.tensor([1, 2, 9007199254740993]))
+    assert InputSchema((), "float64").read(b'{"input": 0.1}').item() == 0.1
+    assert InputSchema((2,), "bool").read(b'{"input": [true, false]}').tolist() == [True, False]
+    assert InputSchema((1,), "uint8").read(b'{"input": [255]}').tolist() == [255]
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "why"),
+    [
+        (PICTURE, b"", "JSON object"),
+        (PICTURE, b"[1]", "JSON object"),
+        (PICTURE, b"[" * 100_000, "JSON object"),
+        (PICTURE, b"\xff\xfe", "JSON object"),
+        (PICTURE, b'{"inputs": [[1, 2], [3, 4]]}', "must have `input`"),
+        (PICTURE, b'{"input": [[1, 2], [3, 4]], "more": 1}', "nothing else"),
+        (PICTURE, b'{"input": [[1, 2], [3]]}', "not a tensor"),
+        (PICTURE, b'{"input": [1, 2, 3, 4]}', r"shape \[4\]"),
+        (PICTURE, b'{"input": [[1, 2], [3, "4"]]}', "not a tensor"),
+        (PICTURE, b'{"input": [[1, 2], [3, null]]}', "not a tensor"),
+        (PICTURE, b'{"input": [[1, 2], [3, 1e39]]}', "too large for float32"),
+        (PICTURE, b'{"input": {"a": 1}}', "not a tensor"),
+        (TOKENS, b'{"input": [1, 2, 3.5]}', "other than numbers of int64"),
+        (TOKENS, b'{"input": [true, false, true]}', "other than numbers of int64"),
+        (TOKENS, b'{"input": [1, 2, 99999999999999999999]}', "JSON object"),
+        (InputSchema((1,), "uint8"), b'{"input": [256]}', "other than numbers of uint8"),
+        (InputSchema((1,), "bool"), b'{"input": [1]}', "other than numbers of bool"),
+    ],
+)
+def test_other_inputs_are_refused(schema: InputSchema, body: bytes, why: str) -> None:
+    with pytest.raises(WireError, match=why):
+        schema.read(body)
+
+
+def test_equal_inputs_have_equal_keys() -> None:
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])
+    assert key_of(one) == key_of(one.clone()) != key_of(other)
+
+
+def test_messages_come_out_of_a_stream_however_it_is_cut() -> None:
+    rows = Vector([torch.arange(6.0).view(3, 2)])
+    data = b"".join(encode(RequestBatch(number, rows, sender=FRONT)) for number in range(3))
+    for piece in (1, 7, len(data)):
+        stream = MessageStream(FRONT)
+        cut = [data[at : at + piece] for at in range(0, len(data), piece)]
+        found: list[Any] = [message for part in cut for message in stream.feed(part)]
+        assert [one.number for one in found] == [0, 1, 2]
+        assert all(torch.equal(one.rows.parts[0], rows.parts[0]) for one in found)
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    good = encode(AnsweredBatch(1, Vector([torch.ones(2, 2)]), sender=FRONT))
+    short = good[:4] + (3).to_bytes(8) + good[PREFIX:]
+    for bad in (b"\xff" * 64, b"\0" * 64, short, good[:PREFIX] + b"\xc1" * 400):
+        with pytest.raises(WireError):
+            list(MessageStream(FRONT).feed(bad))
+
+
+def test_objectives_are_a_percentile_and_a_time() -> None:
+    assert objective("p99:50ms") == (0.99, 0.05) and objective("p99.9:2s") == (pytest.approx(0.999), 2)
+    for bad in ("50ms", "p0:50ms", "p100:1s", "p99", "p99:", "99:50ms", "p99:soon"):
+        with pytest.raises(PlanError):
+            objective(bad)
+
+
+def test_models_that_do_not_answer_each_input_are_refused() -> None:
+    def served(forward: Any) -> ServedModel:
+        return ServedModel("mine", forward, None)  # type: ignore[arg-type]
+
+    rows = torch.ones(2, 3)
+    assert torch.equal(served(lambda rows: rows + 1)(rows), rows + 1)
+    for bad in (lambda rows: (rows, rows), lambda rows: rows.sum(), lambda rows: rows[:1]):
+        with pytest.raises(PlanError, match="mine answers 2 inputs with"):
+            served(bad)(rows)
+    with pytest.raises(ValueError, match="NaN"):
+        served(lambda rows: rows / 0)(rows)
+
+
+def weights(**more: Tensor) -> dict[str, Tensor]:
+    return {"1.weight": torch.zeros(64, 64), "1.bias": torch.zeros(64), "3.weight": torch.zeros(10, 64), **more}
+
+
+def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> None:
+    file, task = tmp_path / "model.safetensors", "examples/digits.py"
+    save_file(weights(**{"3.bias": torch.arange(10.0)}), file)
+    model = load(ModelPlace(file=str(file), task=task))
+    assert torch.equal(model(model.example())[0], torch.arange(10.0))
+    assert model.schema() == InputSchema((8, 8), "float32")
+    with pytest.raises(PlanError, match="--task FILE"):
+        load(ModelPlace(file=str(file)))
+    save_file(weights(), file)
+    with pytest.raises(PlanError, match=r"only the model has '3\.bias'"):
+        load(ModelPlace(file=str(file), task=task))
+    file.write_bytes(b"no tensors")
+    with pytest.raises(PlanError, match="cannot be read as safetensors"):
+        load(ModelPlace(file=str(file), task=task))
+    with pytest.raises(PlanError, match="cannot be read as safetensors"):
+        load(ModelPlace(file=str(tmp_path / "none.safetensors"), task=task))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("m.safetensors", "--task FILE"),
+        ("m.safetensors --task examples/digits.py --slo soon", "--slo soon"),
+        ("m.safetensors --task examples/digits.py --slo p99:50ms --deadline 10ms", "at least as long as the objective"),
+        ("m.safetensors --task examples/digits.py --port 70000", "65535"),
+        ("m.safetensors --task examples/digits.py --tls-key k.pem", "TLS needs both"),
+        ("m.safetensors --task examples/digits.py --tls-key k.pem --tls-certificate c.pem", "there is no such file"),
+        ("m.safetensors --task examples/digits.py --host 0.0.0.0 --port 0", "can be reached by others"),
+        ("nothing", "there are no models in"),
+    ],
+)
+def test_requests_that_cannot_be_served_are_refused(words: str, why: str, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["serve", *words.split(), "--store", str(tmp_path / "store")])
+    assert shown.exit_code == 2 and why in shown.output, shown.output
+
+
+def test_a_token_is_asked_of_everybody() -> None:
+    edge = Endpoint("mine", PICTURE, None, None, EdgeSettings(token="secret"))  # type: ignore[arg-type]
+
+    def status(method: str, path: str, word: bytes) -> int:
+        headers, sent = [(b"authorization", word)] if word else [], []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(edge({"type": "http", "method": method, "path": path, "headers": headers}, receive, send))
+        return int(sent[0]["status"])
+
+    for wrong in (b"", b"Bearer", b"Bearer secre", b"Bearer secret2", b"Basic secret", b"Bearer \xff"):
+        assert status("GET", "/schema", wrong) == status("POST", "/predict", wrong) == 401
+    assert status("GET", "/schema", b"Bearer secret") == 200
+    assert status("POST", "/predict", b"Bearer secret") == 415

@@ -1,0 +1,169 @@
+"""A real endpoint: processes, sockets, clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+TASK = '''
+import os, time
+import torch
+from torch import nn
+import covey
+
+class Picky(nn.Module):
+    """Doubles its inputs; raises over negative numbers, and ends its process over a million."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, rows):
+        if (rows < 0).any():
+            raise ValueError("a negative number")
+        if (rows == 1e6).any():
+            os._exit(3)
+        time.sleep(0.002)
+        return rows * self.scale
+
+task = covey.Task(
+    model=Picky, data=(torch.ones(8, 2), torch.ones(8, 2)), loss=nn.functional.mse_loss,
+    optimizer=lambda params: torch.optim.SGD(params, lr=0.1), batch_size=4,
+)
+'''
+
+
+class RunningEndpoint:
+    """An endpoint, and its process."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process, self.port = process, port
+
+    def replicas(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(child) for child in children]
+
+    def standing(self) -> tuple[int, int]:
+        """How many replicas are ready, and how many were lost."""
+        told = self.ask("GET", "/stats")[1]
+        return told["replicas"], told["replicas_lost"]
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+        link = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            given = {"Content-Type": "application/json"} | {key.replace("_", "-"): headers[key] for key in headers}
+            link.request(method, path, body or None, given)
+            answer = link.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            link.close()
+
+    def predict(self, *numbers: float) -> tuple[int, Any]:
+        return self.ask("POST", "/predict", json.dumps({"input": numbers}).encode())
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoint]:
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "picky.py").write_text(TASK)
+    save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
+    flags = "--task picky.py --replicas 2 --threads 1 --port 0 --body 10KB"
+    words = ["-m", "covey", "serve", "model.safetensors", *flags.split()]
+    environment = {name: value for name, value in os.environ.items() if name != "COVEY_TOKEN"}
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield RunningEndpoint(process, int(process.stdout.readline().rpartition(":")[2]))
+        finally:
+            process.kill()
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_requests_are_answered_or_refused_with_what_is_expected(endpoint: RunningEndpoint) -> None:
+    assert endpoint.predict(1, 2.5) == (200, {"output": [2.0, 5.0], "model": "model.safetensors"})
+    expected = {"input": {"shape": [2], "dtype": "float32"}}
+    assert endpoint.ask("GET", "/schema") == (200, {"model": "model.safetensors", **expected})
+    assert endpoint.ask("GET", "/health") == (200, {"model": "model.safetensors", "replicas": 2})
+    status, told = endpoint.predict(1, 2, 3)
+    assert status == 422 and told == {"error": "`input` has the shape [3]", "expected": expected}
+    assert endpoint.predict(1, -1) == (500, {"error": "ValueError: a negative number"})
+    assert endpoint.ask("POST", "/predict", b" " * 20_000)[0] == 413
+    assert endpoint.ask("POST", "/predict", b'{"input": [1, 2]}', Content_Type="text/plain")[0] == 415
+    assert endpoint.ask("GET", "/predict")[0] == endpoint.ask("GET", "/")[0] == 404
+    assert endpoint.ask("GET", "/stats")[1]["answers"]["500"] == 1
+
+
+def test_a_body_that_grows_without_being_announced_is_cut_off(endpoint: RunningEndpoint) -> None:
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as link:
+        link.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        link.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n" + b"2000\r\n" + b" " * 8192 + b"\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_replicas_that_are_killed_under_load_cost_no_answer(endpoint: RunningEndpoint) -> None:
+    found: Counter[tuple[int, bool]] = Counter()
+    over = threading.Event()
+
+    def client(number: int) -> None:
+        while not over.is_set():
+            status, told = endpoint.predict(number, 1)
+            found[status, told.get("output") == [2.0 * number, 2.0]] += 1
+            number += 1
+
+    clients = [threading.Thread(target=client, args=(100_000 * one,)) for one in range(8)]
+    for one in clients:
+        one.start()
+    try:
+        for victim in (0, 1):
+            before = sum(found.values())
+            until(lambda before=before: sum(found.values()) > before + 100)  # type: ignore[misc]
+            os.kill(endpoint.replicas()[victim], signal.SIGKILL)
+            until(lambda lost=victim + 1: endpoint.standing() == (2, lost))  # type: ignore[misc]
+    finally:
+        over.set()
+        for one in clients:
+            one.join()
+    assert set(found) == {(200, True)}
+
+
+def test_an_input_that_ends_its_replica_is_given_up_and_others_are_answered(endpoint: RunningEndpoint) -> None:
+    found: list[tuple[int, Any]] = []
+    deadly = threading.Thread(target=lambda: found.append(endpoint.predict(1e6, 1)))
+    deadly.start()
+    answers = [endpoint.predict(number, 0)[0] for number in range(50)]
+    deadly.join()
+    assert set(answers) == {200}
+    assert found == [(500, {"error": "2 replicas ended while they computed it"})]
+
+
+def test_it_ends_well_and_leaves_no_process(endpoint: RunningEndpoint) -> None:
+    until(lambda: endpoint.ask("GET", "/health")[1]["replicas"] == 2)
+    replicas = endpoint.replicas()
+    endpoint.process.terminate()
+    assert endpoint.process.wait(30) == 0
+    assert len(replicas) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in replicas)
