@@ -137,6 +137,9 @@ def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> Non
         ("m.safetensors --task examples/digits.py --tls-key k.pem", "TLS needs both"),
         ("m.safetensors --task examples/digits.py --tls-key k.pem --tls-certificate c.pem", "there is no such file"),
         ("m.safetensors --task examples/digits.py --host 0.0.0.0 --port 0", "can be reached by others"),
+        ("m.safetensors --task examples/digits.py --plan examples/arrivals.csv", "a plan needs both"),
+        ("m.safetensors --task examples/digits.py --json plan.json", "a plan needs both"),
+        ("m.safetensors --task examples/digits.py --plan none.csv --prices examples/prices.toml", "--plan none.csv"),
         ("nothing", "there are no models in"),
     ],
 )

@@ -42,6 +42,7 @@ ELSEWHERE = {
     "observe/journal.py": "files: tests/observe/test_journal.py",
     "run/federated/service_checkpoints.py": "rounds of a checkpoint: tests/federated/test_service_checkpoints.py",
     "run/own_loop/keeping.py": "what a checkpoint keeps of a loop: test_keeping",
+    "inference/planning.py": "files: tests/inference/test_planning.py",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",
     "parallelism/plan/plan_file.py": "files: tests/parallelism/test_saved_layouts.py",

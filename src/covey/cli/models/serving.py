@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.cli import options
+from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.models.flags import Store, opened
 from covey.cli.options import FlagGroup, flag, grouped, teller
@@ -18,9 +18,12 @@ from covey.cli.training import importing
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from covey.inference.front import FrontSettings
     from covey.inference.served_model import ModelPlace
 
-PROMISE, EDGE = "What is promised", "Where to listen"
+PROMISE, EDGE, PLAN = "What is promised", "Where to listen", "A plan"
 ENDING = ".safetensors"
 Model = Annotated[
     str,
@@ -67,12 +70,31 @@ class EdgeFlags(FlagGroup):
                 raise PlanError(f"--tls-{name} {file}: there is no such file")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanFlags(FlagGroup):
+    """What to find out instead of serving."""
+
+    plan: Annotated[
+        Path | None, flag("--plan", "FILE", "Serve nothing: find the cheapest set-up for these arrivals.", PLAN)
+    ] = None
+    prices: Annotated[Path | None, flag("--prices", "FILE", "Kinds of machines, as TOML, for --plan.", PLAN)] = None
+    json: Annotated[Path | None, flag("--json", "FILE", "Write the answer of --plan as JSON.", PLAN)] = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        json_file.check(self.json)
+        if (self.plan is None) != (self.prices is None) or (self.json and self.plan is None):
+            raise PlanError(
+                "a plan needs both: --plan FILE, with times of requests, and --prices FILE; --json is for it"
+            )
+
+
 @grouped
 def command(
     *, model: Model, task: TaskFile = None, store: Store = None,
     replicas: Annotated[int, flag("--replicas", "N", "Processes that compute.", options.RUN, least=1)] = 1,
     threads: options.Threads = None,
-    promise: PromiseFlags, edge: EdgeFlags, output: options.VoiceFlags,
+    promise: PromiseFlags, edge: EdgeFlags, planned: PlanFlags, output: options.VoiceFlags,
 ) -> None:  # fmt: skip
     """Answer requests with a model, in batches that keep an objective.
 
@@ -81,13 +103,15 @@ def command(
     manner = output.voice
     with explained(manner):
         edge.check()
+        planned.check()
         with importing(manner):
             from covey.inference.front import FrontSettings
             from covey.inference.serving import ServeWishes, serve
             from covey.simulate.units import parse_duration, parse_size
 
+        share, seconds = objective(promise.slo)
         front = FrontSettings(
-            objective=objective(promise.slo)[1], deadline=parse_duration(promise.deadline), queue=promise.queue,
+            objective=seconds, deadline=parse_duration(promise.deadline), queue=promise.queue,
             cache=promise.cache, largest=promise.largest,
         )  # fmt: skip
         files = (edge.tls_certificate, edge.tls_key) if edge.tls_certificate and edge.tls_key else None
@@ -96,7 +120,32 @@ def command(
             token=os.environ.get("COVEY_TOKEN", ""), body=int(parse_size(promise.body)),
         )  # fmt: skip
         place = placed(model, task, store)
+        if planned.plan and planned.prices:
+            return show_plan(place, front, share, planned, threads, teller(manner))
         serve(place, wishes, lambda line: print(line, flush=True), teller(manner))
+
+
+def show_plan(
+    place: ModelPlace, front: FrontSettings, share: float, planned: PlanFlags, threads: int | None,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Try set-ups in virtual time, and print them, the cheapest that keeps the objective first."""
+    import msgspec
+    import torch
+
+    from covey.cli.tables.models import print_forecasts
+    from covey.inference.planning import forecasts, measure, read_prices, read_trace
+    from covey.inference.served_model import load
+
+    assert planned.plan and planned.prices
+    arrivals, prices = read_trace(planned.plan), read_prices(planned.prices)
+    torch.set_num_threads(threads or 1)
+    model = load(place, say)
+    found = forecasts(arrivals, measure(model, model.example(), front.largest), prices, front, share)
+    if planned.json is not None:
+        json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")
+    if planned.json != json_file.OUTPUT:
+        print_forecasts(json_file.console(planned.json), found, len(arrivals), share)
 
 
 def placed(model: str, task: str | None, store: Path | None) -> ModelPlace:

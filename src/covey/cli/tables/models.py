@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.cli.progress.run_history import number
-from covey.simulate.units import format_bytes
+from covey.inference.planning import ServiceForecast
+from covey.simulate.units import format_bytes, format_duration
 from covey.store.differences import VersionDifference
 from covey.store.versions import ModelVersion
 
@@ -30,6 +32,22 @@ def print_versions(console: Console, place: Path, versions: Sequence[ModelVersio
         name, size = version.text + promoted, format_bytes(version.size)
         table.add_row(*map(Text, (name, version.made, scores, version.origin.run.strategy, size)))
     console.print(table)
+
+
+def print_forecasts(console: Console, found: Sequence[ServiceForecast], requests: int, share: float) -> None:
+    """One line for each kind of machine, and which of them is the cheapest."""
+    table = _table("machine", "replicas", "price", "in time", f"p{100 * share:g}")
+    for one in found:
+        late = format_duration(one.seconds) if isfinite(one.seconds) else "never"
+        count = f"{one.replicas}" if one.keeps else f"{one.replicas} (not enough)"
+        table.add_row(*map(Text, (one.machine, count, f"{one.price:g} an hour", f"{one.in_time:.2%}", late)))
+    console.print(table)
+    best = found[0]
+    if best.keeps:
+        said = f"cheapest for {requests} requests: {best.replicas} x {best.machine}, {best.price:g} an hour"
+    else:
+        said = f"no set-up keeps the objective for {requests} requests: allow more time, or add faster machines"
+    console.print(Text(said), soft_wrap=True)
 
 
 def print_lineage(console: Console, lines: Iterable[tuple[str, str]]) -> None:
