@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import grouped
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, check_names, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
 from covey.errors import PlanError
 
@@ -74,6 +74,7 @@ def command(
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
         kept_in = record.folder
         refuse_early(request, keeping, stall=processes.stall)
+        check_names(team.strategy, team.plugin)
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
             from covey.run import launch

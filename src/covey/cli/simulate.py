@@ -13,7 +13,7 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import Voice, flag
-from covey.cli.training import ShownRequest, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, check_names, importing, load_plugins, refuse_early, train
 from covey.errors import PlanError
 from covey.spec.worker_range import parse_workers
 
@@ -127,6 +127,7 @@ def command(
         )  # fmt: skip
         kept_in = record.folder
         refuse_early(request, keeping, record.register, faults=faults, spot_trace=spot_trace)
+        check_names(team.strategy, team.plugin)
         load_plugins(team.plugin, manner)
         with importing(manner):
             from covey.run import fit

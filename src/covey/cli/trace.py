@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag
-from covey.cli.training import ShownRequest, load_plugins, refuse_early
+from covey.cli.training import ShownRequest, check_names, load_plugins, refuse_early
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def command(
         json_file.check(drawn.picture, "--picture", "trace.svg")
         json_file.check(drawn.chrome, "--chrome", "trace.json")
         json_file.check(drawn.timetable, "--timetable", "timetable.svg")
+        check_names(team.strategy, team.plugin)
         load_plugins(team.plugin, manner)
         from covey.run import fit
         from covey.simulate import parse_duration

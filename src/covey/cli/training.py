@@ -107,6 +107,16 @@ def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
         yield
 
 
+def check_names(strategy: str, plugin: list[Path] | None) -> None:
+    """Refuse a misspelt strategy or codec before torch is imported, unless a file may bring it."""
+    from covey.cli.tables import completion
+    from covey.spec import parse
+
+    spec = parse(strategy)
+    if not plugin:
+        completion.check_names(spec)
+
+
 def load_plugins(files: list[Path] | None, manner: Voice) -> None:
     """Import files of strategies and codecs; one that cannot be used is refused before anything starts."""
     if not files:

@@ -1,9 +1,16 @@
-"""What the Tab key offers. Names are written down here, as a shell does not wait until torch is imported."""
+"""What the Tab key offers, and what is misspelt. Names are written down here, as nobody should wait for torch."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from covey.spec import Spec
+
+OUTSIDE = ("covey.strategies", "covey.codecs")  # entry points by which packages offer their own
 
 STRATEGIES = (
     "bsp", "ssp", "bounded_delay", "asynchronous", "dssp", "quorum", "softsync", "dc_asgd", "value_bound", "a_bsp",
@@ -35,3 +42,18 @@ def engines(typed: str) -> Iterator[str]:
     from covey.engines.entries import names
 
     return (name for name in names() if name.startswith(typed))
+
+
+def check_names(spec: Spec) -> None:
+    """Refuse names that nobody has, unless an installed package may have them."""
+    from covey.spec import unknown
+    from covey.systems import LATER, SYSTEMS
+
+    if any(entry_points(group=group) for group in OUTSIDE):
+        return
+    name = spec.strategy.name
+    if name not in STRATEGIES and name not in SYSTEMS and name not in LATER:
+        raise unknown(spec.text, spec.strategy.at, "strategy", name, [*STRATEGIES, *SYSTEMS])
+    for codec in spec.codecs:
+        if codec.name not in CODECS and codec.name != "pull":
+            raise unknown(spec.text, codec.at, "codec", codec.name, CODECS)
