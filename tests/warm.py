@@ -74,7 +74,7 @@ class Warm:
         return Command(asked["words"], heard, None if ours is None else open(ours, "w"), files)
 
     def run(
-        self, words: Sequence[str | Path], cwd: Path, timeout: float = 120, env: Mapping[str, str] | None = None
+        self, words: Sequence[str | Path], cwd: Path, timeout: float = 240, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """The same to its end; what it left running when the time was over is killed."""
         command = self.start(words, cwd, env)
