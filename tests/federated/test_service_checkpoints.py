@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from covey.checkpoint import RoleState, RunRecord
 from covey.data.shards import Shards
 from covey.engines.service.role_loop import LoopRole
+from covey.engines.transport.refusals import Refusals
 from covey.errors import CheckpointError
 from covey.federated.messages import COORDINATOR, ClientReport
 from covey.message import Address
@@ -22,6 +24,7 @@ from covey.observe.membership import RoundLog, RoundRecord
 from covey.observe.tally import Tally, Teller
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
+from covey.run.federated.serving import going_on
 from covey.vector import Vector
 from tests.federated.conftest import regression
 
@@ -32,9 +35,16 @@ def replica() -> Replica:
     return build.replica(regression(), COORDINATOR, False, Shards(8, 1, 8, 0), 9)
 
 
+def checkpoints(
+    folder: Path, here: RunRecord = HERE, say: Callable[[str], None] = print, task: str = "a hash",
+    refusals: Refusals | None = None,
+) -> ServiceCheckpoints:  # fmt: skip
+    return ServiceCheckpoints(folder, here, say, task, refusals or Refusals())
+
+
 def kept(folder: Path, here: RunRecord = HERE) -> tuple[ServiceCheckpoints, Replica]:
     """A service that is kept after one round, while a client's report lies unread."""
-    service, model, log, judge = ServiceCheckpoints(folder, here, print), replica(), RoundLog(4), RoundReferee(1, None)
+    service, model, log, judge = checkpoints(folder, here), replica(), RoundLog(4), RoundReferee(1, None)
     log.add(RoundRecord(number=0, state="committed", seconds=2.0, took=2.0, reports=2), [1, 3])
     judge.judge(2.0, 30, 100, {}, 0.5)
     role = LoopRole(COORDINATOR, Random(1), steps=9)
@@ -50,13 +60,13 @@ def kept(folder: Path, here: RunRecord = HERE) -> tuple[ServiceCheckpoints, Repl
 
 def found(folder: Path, here: RunRecord = HERE) -> tuple[RoleState, list[Tally], Replica, RoundLog, RoundReferee]:
     model, log, judge = replica(), RoundLog(4), RoundReferee(1, None)
-    state = ServiceCheckpoints(folder, here, print).found(model, log, judge)
+    state = checkpoints(folder, here).found(model, log, judge)
     assert state
     return *state, model, log, judge
 
 
 def test_a_service_goes_on_with_what_it_has_kept(tmp_path: Path) -> None:
-    fresh = ServiceCheckpoints(tmp_path / "none", HERE, print)
+    fresh = checkpoints(tmp_path / "none")
     assert fresh.found(replica(), RoundLog(4), RoundReferee(1, None)) is None
     _, before = kept(tmp_path)
     state, tallies, model, log, judge = found(tmp_path)
@@ -86,7 +96,8 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, name: str, other: An
 @pytest.mark.parametrize(
     "wrong",
     [
-        {}, {"rounds": 3}, {"counted": {"x": 1}}, {"tallies": [{"who": ["coordinator", 0], "samples": -1}]},
+        {}, {"task": 3}, {"refused": {"late": -1}},
+        {"rounds": 3}, {"counted": {"x": 1}}, {"tallies": [{"who": ["coordinator", 0], "samples": -1}]},
         {"tallies": [{"who": 5}]}, {"history": [{"loss": 1.0}]}, {"history": "none"},
         {"rounds": [{"number": 0, "state": "odd", "seconds": 1.0, "took": 1.0}]},
     ],
@@ -106,10 +117,46 @@ def test_rounds_that_no_service_has_written_are_refused(tmp_path: Path, wrong: d
 
 def test_a_full_disk_is_said_once_and_the_run_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
-    service = ServiceCheckpoints(tmp_path / "gone" / "kept", HERE, said.append)
+    service = checkpoints(tmp_path / "gone" / "kept", say=said.append)
     (tmp_path / "gone").write_text("a file where the folder should be")
     role = LoopRole(COORDINATOR, Random(1), steps=9)
     role.training()
     for _ in range(2):
         service.keep(role, 0.0, replica(), RoundLog(4), RoundReferee(1, None), Teller())
     assert len(said) == 1 and "no checkpoint could be written" in said[0]
+
+
+def test_another_task_file_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path)
+    with pytest.raises(CheckpointError, match="another task file .* use the same file, or another folder"):
+        checkpoints(tmp_path, task="another hash").found(replica(), RoundLog(4), RoundReferee(1, None))
+
+
+def test_what_was_refused_and_whole_numbers_of_notes_are_kept(tmp_path: Path) -> None:
+    before, after = Refusals(), Refusals()
+    before.note("the service: it was late", 3)
+    role = LoopRole(COORDINATOR, Random(1), steps=9)
+    role.training()
+    teller = Teller([Tally(who=COORDINATOR, notes={"late": 2, "part": 0.5})])
+    checkpoints(tmp_path, refusals=before).keep(role, 0.0, replica(), RoundLog(4), RoundReferee(1, None), teller)
+    found = checkpoints(tmp_path, refusals=after).found(replica(), RoundLog(4), RoundReferee(1, None))
+    assert found and str(found[1][0].notes) == "{'late': 2, 'part': 0.5}"
+    assert after.lines() == before.lines()
+
+
+@pytest.mark.parametrize(
+    ("done", "said"), [(0, "round 1 of 60"), (59, "going on with round 60 of 60"), (60, "60 rounds are over")]
+)
+def test_a_run_whose_rounds_are_over_says_so(done: int, said: str) -> None:
+    assert said in going_on(done, 60)
+
+
+def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
+    said: list[str] = []
+    kept(tmp_path)
+    service, _ = kept(tmp_path)
+    place, _ = service.directory.newest()
+    torn = next(file for file in place.iterdir() if file.name != "run.json")
+    torn.write_bytes(torn.read_bytes()[:-1])
+    assert checkpoints(tmp_path, say=said.append).found(replica(), RoundLog(4), RoundReferee(1, None))
+    assert len(said) == 1 and str(torn) in said[0] and "goes on from the checkpoint before" in said[0]

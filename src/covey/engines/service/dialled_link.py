@@ -15,6 +15,7 @@ from covey.engines.service.guest_keys import GuestKey
 from covey.engines.transport import frames
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.link import FRAMES_AHEAD
+from covey.engines.transport.refusals import shown
 from covey.engines.transport.zmq import ROOM
 from covey.errors import CoveyError, PeerLost, PlanError
 from covey.message import MAX_HEADER, Address, Message, check_finite, stamped
@@ -71,7 +72,7 @@ class DialledLink:
         while (left := until - time.monotonic()) > 0:
             for message in self.poll(left):
                 if isinstance(message, NotWelcome):
-                    raise TurnedAway(f"the service does not let this client in: {message.why}")
+                    raise TurnedAway(f"the service does not let this client in: {shown(message.why)}")
                 if isinstance(message, Welcome):
                     return message
             if self.over:

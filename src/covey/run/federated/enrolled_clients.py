@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from covey.engines.service.guest_keys import GuestList, KeyFolder
 from covey.engines.transport.refusals import Refusals
+from covey.errors import WireError
 from covey.federated.messages import ComeBack
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
@@ -25,13 +27,20 @@ class EnrolledClients(Sequence[range]):
         self._seen, self._looked = folder.changed(), time.monotonic()
 
     def changed(self) -> bool:
-        """Look at the list now and then; whether it is another one."""
+        """Look at the list now and then; whether it is another one. WireError, once, if that one cannot be used."""
         if time.monotonic() - self._looked < KEYS_EVERY:
             return False
         self._looked = time.monotonic()
         if (seen := self.folder.changed()) == self._seen:
             return False
-        self._seen, self.known = seen, self.folder.guests()
+        self._seen = seen
+        found = self.folder.guests()
+        for before, after in zip_longest(self.known.guests, found.guests):
+            if before and (after is None or (before.name, before.public) != (after.name, after.public)):
+                raise WireError(f"client {before.number} ({before.name}) is missing in {self.folder.folder}")
+            if before and before.revoked and not after.revoked:
+                raise WireError(f"client {before.number} ({before.name}) was revoked, which cannot be undone")
+        self.known = found
         return True
 
     def welcome(self) -> dict[str, Address]:

@@ -16,7 +16,8 @@ from covey.engines.service.dialled_link import DialledLink, LinkLost, ServiceEnd
 from covey.engines.service.greeting import Welcome
 from covey.engines.service.guest_keys import GuestKey, read_key
 from covey.engines.service.guest_visit import pay_visit
-from covey.errors import PeerLost, PlanError
+from covey.engines.transport.refusals import shown
+from covey.errors import PeerLost, PlanError, WireError
 from covey.federated.client import visits
 from covey.federated.local_training import ClientTraining, LocalResult, LocalTraining, refuse_settings
 from covey.federated.messages import AGGREGATOR, COORDINATOR, ComeBack, Configuration
@@ -32,6 +33,7 @@ from covey.task.data import check_data
 from covey.version import __version__
 
 SHORTEST, LONGEST = 0.5, 30.0  # seconds between two tries to reach the service
+DOUBLINGS = 6  # after which the pause between two tries is the longest
 A_DAY = 86_400.0  # the longest that a client stays away, whatever the service says
 
 
@@ -54,6 +56,8 @@ class ToldTraining:
         return self._inner.load(client)
 
     def train(self, client: int, given: Configuration) -> LocalResult:
+        if given.number < 0:
+            raise WireError(f"the service asked for round {given.number}, which there cannot be")
         found = self._inner.train(client, given)
         self._done.reports += 1
         self._say(f"round {given.number + 1}: trained on {found.samples} samples, loss {found.loss:.4g}")
@@ -69,7 +73,7 @@ class ToldRefusals(Instrument):
     def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
         if isinstance(message, ComeBack) and message.refused:
             self._done.refused += 1
-            self._say(f"the service refused the report: {message.refused[:200]}")
+            self._say(f"the service refused the report: {shown(message.refused)}")
 
 
 def join(
@@ -123,7 +127,7 @@ class JoinedClient:
         self._size = sum(one.nbytes for one in (*self._module.parameters(), *self._module.buffers()))
 
     def run(self, patience: float) -> Attendance:
-        failures, last = 0, time.monotonic()
+        failures, since = 0, 0.0  # since when nobody answers
         while not self._interrupt.asked:
             try:
                 pause = self._visit()
@@ -131,14 +135,15 @@ class JoinedClient:
                 self._say("the run is over")
                 break
             except LinkLost as lost:
-                if time.monotonic() - last > patience:
-                    raise PeerLost(f"{lost}; gave up after {patience:g} s", "the service") from None
                 if not failures:
+                    since = time.monotonic()
                     self._say(f"{lost}; dialling again")
-                pause = min(LONGEST, SHORTEST * 2**failures) * random.uniform(0.5, 1.0)
+                elif time.monotonic() - since > patience:
+                    raise PeerLost(f"{lost}; gave up after {patience:g} s", "the service") from None
+                pause = min(LONGEST, SHORTEST * 2 ** min(failures, DOUBLINGS)) * random.uniform(0.5, 1.0)
                 failures += 1
             else:
-                failures, last = 0, time.monotonic()
+                failures = 0
             self._wait(min(max(0.0, pause), A_DAY) if pause == pause else A_DAY)
         return self.done
 
@@ -157,15 +162,20 @@ class JoinedClient:
         """What trains this client, as the service wants it."""
         wanted = welcome.strategy, welcome.seed
         if self._training is None or self._told != wanted:
-            strategy, text, _ = read_strategy(welcome.strategy)
+            if welcome.seed < 0:
+                raise WireError(f"the service has the seed {welcome.seed}: seeds are not negative")
+            try:
+                strategy, text, _ = read_strategy(welcome.strategy)
+            except PlanError as error:
+                raise PlanError(f"the service asks for what this covey does not have: {shown(str(error))}") from None
             if strategy.secure or strategy.form.words:
-                raise PlanError(f"the service asks for {text}, which clients on real machines cannot do so far")
+                raise PlanError(f"the service asks for {shown(text)}, which clients on real machines cannot do so far")
             count = check_data(self._data)
             samples = {self.me.rank: torch.arange(count)}
             seed = welcome.seed
             self._training = LocalTraining(self.task, self._module, self._data, strategy.local, samples, seed)
             self._told = wanted
-            self._say(f"joined {self.endpoint} as {welcome.name[:64]}: {text}, with {count} samples")
+            self._say(f"joined {self.endpoint} as {shown(welcome.name[:64])}: {shown(text)}, with {count} samples")
         return self._training
 
     def _wait(self, seconds: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from covey.engines.pace import Pace
 from covey.engines.process.role.saving import restore, state_of
 from covey.engines.remembered import Remembered
 from covey.engines.service.role_loop import LoopRole
+from covey.engines.transport.refusals import Refusals
 from covey.errors import CheckpointError
 from covey.federated.messages import COORDINATOR
 from covey.membership import Life
@@ -45,8 +46,12 @@ class BetweenRounds:
 class ServiceCheckpoints:
     """Keeps a service before each round, and finds what an earlier process of it has kept."""
 
-    def __init__(self, folder: Path, here: RunRecord, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, here: RunRecord, say: Callable[[str], None], task: str, refusals: Refusals
+    ) -> None:
+        """`task` is the hash of the task's file; `refusals` are kept too, for the result."""
         self.directory, self._here, self._say = CheckpointDirectory(folder), here, say
+        self._task, self._refusals = task, refusals
         self._failed = False  # the last one could not be written
 
     def found(self, replica: Replica, log: RoundLog, judge: Referee) -> tuple[RoleState, list[Tally]] | None:
@@ -54,21 +59,31 @@ class ServiceCheckpoints:
         if not self.directory.all():
             return None
         place, run = self.directory.newest()
+        for line in run.torn:
+            self._say(f"{line}; the service goes on from the checkpoint before")
         for name in ("strategy", "seed"):
             if (theirs := getattr(run, name)) != (ours := getattr(self._here, name)):
                 raise CheckpointError(
                     f"{place} is of a run with the {name} {theirs}, and this one has {ours}: use the same, or another "
                     "folder"
                 )
-        state = RoleState.read(place, COORDINATOR)
-        restore(replica, state.replica)
         try:
             kept = msgspec.convert(run.progress, KeptRounds, str_keys=True)
-            for tally in kept.tallies:
+            for tally, written in zip(kept.tallies, run.progress["tallies"], strict=True):
                 tally.check()
+                tally.notes = dict(written.get("notes", {}))  # whole numbers stay whole
             judge.resume(kept.history)
         except UNREADABLE as error:
             raise CheckpointError(f"{place} does not say which rounds there were: {error}") from None
+        if kept.task != self._task:
+            raise CheckpointError(
+                f"{place} is of a run with another task file (they differ by their SHA-256): use the same file, or "
+                "another folder"
+            )
+        state = RoleState.read(place, COORDINATOR)
+        restore(replica, state.replica)
+        for reason, times in kept.refused.items():
+            self._refusals.note(reason, times)
         log.rounds, log.counted = kept.rounds, Counter(kept.counted)
         return state, kept.tallies
 
@@ -78,8 +93,9 @@ class ServiceCheckpoints:
         """Write a checkpoint; where that fails, the run goes on, and says so once."""
         state = state_of(BetweenRounds.of(role), replica, held=True, ended=False, seconds=seconds)
         kept = KeptRounds(
-            rounds=log.rounds, counted=dict(log.counted), history=judge.history, tallies=list(teller.tallies.values())
-        )
+            task=self._task, rounds=log.rounds, counted=dict(log.counted), history=judge.history,
+            tallies=list(teller.tallies.values()), refused=dict(self._refusals.counts),
+        )  # fmt: skip
         progress = msgspec.to_builtins(kept, str_keys=True)
         try:
             with self.directory.writing() as partial:
@@ -96,7 +112,9 @@ class ServiceCheckpoints:
 class KeptRounds(msgspec.Struct, kw_only=True):
     """What a checkpoint says of the rounds before it."""
 
+    task: str  # the hash of its file
     rounds: list[RoundRecord]
     counted: dict[int, int]  # how often the reports of each client counted
     history: list[dict[str, Any]]
     tallies: list[Tally]
+    refused: dict[str, Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]] = {}  # how often, by the reason

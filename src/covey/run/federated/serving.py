@@ -15,6 +15,7 @@ from covey.data.shards import Shards
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.service.greeting import Hello, NotWelcome, RunOver, Welcome
 from covey.engines.service.guest_keys import KeyFolder
+from covey.engines.service.role_loop import LoopRole
 from covey.engines.service.service_engine import ServiceEngine, ServiceOutcome, ServiceWishes
 from covey.engines.service.service_port import PortTerms, ServicePort, listening_at
 from covey.engines.transport.refusals import Refusals
@@ -158,6 +159,13 @@ def service_facts(asked: FederatedRequest) -> RunFacts:
     return msgspec.structs.replace(facts(asked), engine=SERVED)
 
 
+def going_on(done: int, rounds: int) -> str:
+    """How a service goes on after so many rounds."""
+    if done < rounds:
+        return f"going on with round {done + 1} of {rounds}"
+    return f"{done} rounds are over, and with them this run of {rounds}: a larger --rounds goes on"
+
+
 class Serving:
     """One process of a service, from its start to its end."""
 
@@ -179,7 +187,7 @@ class Serving:
         replica, log = self._replica(), RoundLog(asked.population.clients)
         module = build.model(asked.task, asked.options.training.seed)
         score = ScoredModel(module, asked.task.evaluate, False)
-        kept = ServiceCheckpoints(Path(checkpoint), self._record(), self._say) if checkpoint else None
+        kept = self._checkpoints(Path(checkpoint)) if checkpoint else None
         with kept.directory if kept else nullcontext(), interruptible(interrupt):
             before = kept.found(replica, log, judge) if kept else None
             state, tallies = before or (None, [])
@@ -189,9 +197,14 @@ class Serving:
                 watching=[RefusedReports(self.refusals), *self._watching(judge)],
             )  # fmt: skip
             if kept:
-                wishes.keep = lambda role, at: kept.keep(role, at, replica, log, judge, wishes.teller)
+
+                def keep(role: LoopRole, at: float) -> None:
+                    self._say_refused()
+                    kept.keep(role, at, replica, log, judge, wishes.teller)
+
+                wishes.keep = keep
             if state:
-                self._say(f"going on with round {state.done + 1} of {asked.rounds}")
+                self._say(going_on(state.done, asked.rounds))
             outcome = self._serve(replica, log, wishes)
         return self._conclude(outcome, judge, log, score)
 
@@ -224,14 +237,17 @@ class Serving:
 
     def _look(self) -> None:
         """Several times a second: say what was refused, and look whether other clients are enrolled."""
-        for line in self._shown.add(self.refusals.news(), "the service"):
-            self._say(line)
+        self._say_refused()
         try:
             if self.clients.changed():
                 for client in self._port.admit_only(self.clients.welcome()):
                     self._say(f"{client} ({self.clients.name(client)}) was revoked, and is cut off")
         except (WireError, OSError) as error:
             self._say(f"the list of clients stays as it was: {error}")
+
+    def _say_refused(self) -> None:
+        for line in self._shown.add(self.refusals.news(), "the service"):
+            self._say(line)
 
     def _end(self) -> None:
         self._over = True
@@ -240,6 +256,9 @@ class Serving:
         asked = self.asked
         deal = Shards(max(1, asked.task.step_size), 1, asked.task.step_size, asked.options.training.seed)
         return build.replica(asked.task, COORDINATOR, False, deal, asked.rounds)  # progress is counted in rounds
+
+    def _checkpoints(self, folder: Path) -> ServiceCheckpoints:
+        return ServiceCheckpoints(folder, self._record(), self._say, self._task, self._shown)
 
     def _record(self) -> RunRecord:
         asked = self.asked
