@@ -134,6 +134,16 @@ def test_the_last_replica_may_come_again() -> None:
     assert answer.answer.status == 200 and answer.answered == pytest.approx(1.3)
 
 
+def test_a_replica_that_does_not_answer_is_ended_and_may_come_again() -> None:
+    took = iter([1e9, 0.01])
+    service = VirtualService(settings(deadline=1.0), 1, lambda n: next(took))
+    service.request(0.5)
+    service.join(2.0, 0)
+    service.request(3.0)
+    answers = service.run()
+    assert statuses(answers) == [504, 200] and [one.answered for one in answers] == pytest.approx([1.5, 3.01])
+
+
 def test_an_input_that_ends_replicas_is_given_up_and_its_neighbours_are_not() -> None:
     """Request 2 ends whatever computes it: the first time with its neighbours, the second time alone."""
     desk, replicas = RequestDesk(settings(objective=10)), [Address("replica", rank) for rank in range(2)]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,16 @@ def test_an_input_that_ends_its_replica_is_given_up_and_others_are_answered(endp
     deadly.join()
     assert set(answers) == {200}
     assert found == [(500, {"error": "2 replicas ended while they computed it"})]
+
+
+def test_a_replica_that_hangs_is_replaced(endpoint: RunningEndpoint) -> None:
+    until(lambda: endpoint.standing()[0] == 2)
+    _, lost = endpoint.standing()
+    os.kill(endpoint.replicas()[0], signal.SIGSTOP)
+    with ThreadPoolExecutor(4) as clients:
+        answers = Counter(status for status, _ in clients.map(lambda number: endpoint.predict(number, 0), range(40)))
+    assert set(answers) <= {200, 504} and answers[504] <= 4, "only the batch that it had is late"
+    until(lambda: endpoint.standing() == (2, lost + 1))
 
 
 def test_it_ends_well_and_leaves_no_process(endpoint: RunningEndpoint) -> None:

@@ -16,6 +16,7 @@ from covey.inference.batch_size import AdaptiveBatchSize
 from covey.inference.messages import (
     CLIENTS,
     AnsweredBatch,
+    EndReplica,
     InferenceAnswer,
     InferenceRequest,
     ReplicaLost,
@@ -73,6 +74,8 @@ async def front(node: Node, settings: FrontSettings) -> None:
         now = await node.now()
         for answer in [*desk.take(message, now), *desk.expired(now)]:
             await node.send(CLIENTS, answer)
+        for replica in desk.stuck(now):
+            await node.send(replica, EndReplica())
         for replica, batch in desk.batches(now):
             await node.send(replica, batch, paced=True)
             await node.note("batch", len(batch.rows.parts[0]))
@@ -111,9 +114,11 @@ class RequestDesk:
         self.batches_sent = 0
 
     def patience(self, now: float) -> float | None:
-        """Seconds until the next deadline."""
-        first = next(iter(self.open.values()), None)
-        return None if first is None else max(0.0, first.deadline - now)
+        """Seconds until the next deadline, of a request or of a replica's batch."""
+        due = [batch.since + self.settings.deadline for batch in self.underway.values() if batch]
+        if first := next(iter(self.open.values()), None):
+            due.append(first.deadline)
+        return max(0.0, min(due) - now) if due else None
 
     def take(self, message: Message | None, now: float) -> list[InferenceAnswer]:
         """What can be answered because of this message."""
@@ -135,6 +140,14 @@ class RequestDesk:
         while self.open and (first := next(iter(self.open.values()))).deadline <= now:
             self.waiting.pop(first.ticket, None)
             yield self._refuse(first, LATE, f"no answer within {self.settings.deadline:g} s")
+
+    def stuck(self, now: float) -> list[Address]:
+        """Replicas that have not answered a batch within the deadline, which is over for all of its requests."""
+        underway, longest = self.underway.items(), self.settings.deadline
+        found = [replica for replica, batch in underway if batch and batch.since + longest <= now]
+        for replica in found:
+            del self.underway[replica]
+        return found
 
     def batches(self, now: float) -> Iterator[tuple[Address, RequestBatch]]:
         """A batch for each replica that has none, as long as requests wait."""

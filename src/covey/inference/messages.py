@@ -50,6 +50,12 @@ class ReplicaReady(Message):
     wire_name = "inference.ready"
 
 
+class EndReplica(Message):
+    """The front has no use for a replica that does not answer; whoever watches its process ends it."""
+
+    wire_name = "inference.end"
+
+
 class ReplicaLost(Message):
     """A replica is gone, with the batch that it had; whoever watches it says so in its name."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from covey.engines.process.forking.die_with_parent import leashed
 from covey.errors import CoveyError, RoleFailed, WireError
-from covey.inference.messages import ReplicaLost, ReplicaReady
+from covey.inference.messages import EndReplica, ReplicaLost, ReplicaReady
 from covey.inference.replica_link import MessageStream, encode
 from covey.inference.replica_process import ReplicaConfig
 from covey.message import Address, Message
@@ -54,7 +54,10 @@ class ReplicaPool:
     def send(self, to: Address, message: Message) -> None:
         """Pass a message on; to one that has just been lost, nothing: the front will hear of its loss."""
         if link := self._links.get(to):
-            link.transport.write(encode(message))
+            if isinstance(message, EndReplica):
+                link.end()
+            else:
+                link.transport.write(encode(message))
 
     def close(self) -> None:
         """End all processes."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from covey.engines.service.role_loop import LoopRole
 from covey.engines.virtual.agenda import Agenda
 from covey.inference.front import FrontSettings, front
-from covey.inference.messages import CLIENTS, FRONT, InferenceAnswer, InferenceRequest, ReplicaLost
+from covey.inference.messages import CLIENTS, FRONT, EndReplica, InferenceAnswer, InferenceRequest, ReplicaLost
 from covey.inference.replica import BatchModel, replica
 from covey.message import Address, Message, stamped
 from covey.program import Compute, Effect, Note, Now, Receive, Send
@@ -121,8 +121,10 @@ class VirtualService:
         self._advance(role, value)
 
     def _send(self, role: LoopRole, effect: Send) -> None:
+        if isinstance(effect.body, EndReplica):
+            return self._agenda.at(self._agenda.now, self._end, effect.to)
         message = stamped(effect.body, role.address, copy=False)
-        self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
+        return self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
 
     def _receive(self, role: LoopRole, effect: Receive) -> Any:
         if (found := role.mailbox.take(effect)) is not None:
