@@ -11,19 +11,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from covey.decoding import WireFormat
-from covey.errors import WireError
+from covey.errors import PlanError, WireError
 from covey.jobs import keeper
 from covey.jobs.job_command import attempt_words
-from covey.jobs.job_folder import OUTPUT, is_locked, write_whole
+from covey.jobs.job_folder import OUTPUT, is_locked, is_own_folder, write_whole
 from covey.jobs.job_log import KnownJob
 from covey.jobs.keeper import AttemptEnd
 
 _ends: WireFormat[AttemptEnd] = WireFormat("end of a job", AttemptEnd, "json", most=1 << 12)
+_FRAME = "".join(map(chr, range(0x2500, 0x2580))) + "| \t"  # what boxes around errors are drawn with
 TAIL = 1 << 14  # bytes of what a job printed, in which its last line is looked for
 
 
 class Attempts:
-    """The starts of all jobs of a folder. A start holds the lock of its file while a process of it lives."""
+    """The starts of all jobs of a folder. The keeper of a start holds the lock of its file while it lives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,6 +33,8 @@ class Attempts:
     def start(self, job: KnownJob, number: int, workers: int) -> None:
         """Start a job, or continue it."""
         place = self.folder / job.name
+        if not is_own_folder(place):
+            raise PlanError(f"{place} is not a folder: links are not followed")
         self.resize(job, workers)
         lock = os.open(self._lock(job, number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         output = os.open(place / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -62,7 +65,7 @@ class Attempts:
                 os.kill(pid, signal.SIGTERM)
 
     def lives(self, job: KnownJob) -> bool:
-        """Whether a process of its last start lives."""
+        """Whether the keeper of its last start lives."""
         self._children = [child for child in self._children if child.poll() is None]
         return is_locked(self._lock(job, job.attempt))
 
@@ -75,11 +78,29 @@ class Attempts:
 
     def last_line(self, job: KnownJob) -> str:
         """What it printed last: the reason, where it failed."""
-        with suppress(OSError), (self.folder / job.name / OUTPUT).open("rb") as file:
+        with suppress(OSError), open(self.folder / job.name / OUTPUT, "rb", opener=_plainly) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-            lines = [line.strip() for line in file.read(TAIL).decode(errors="replace").splitlines() if line.strip()]
-            return lines[-1][:500] if lines else ""
+            return last_sentence(file.read(TAIL).decode(errors="replace"))[:500]
         return ""
 
     def _lock(self, job: KnownJob, number: int) -> Path:
         return self.folder / job.name / f"attempt-{number}"
+
+
+def last_sentence(text: str) -> str:
+    """The last line of a text that has letters or digits; of a box all of its lines, without the frame."""
+    found: list[str] = []
+    for line in reversed(text.splitlines()):
+        plain = line.strip(_FRAME)
+        boxed = line.lstrip().startswith(("│", "|", "┃"))
+        if found and not boxed:
+            break
+        if any(char.isalnum() for char in plain):
+            found.append(plain)
+            if not boxed:
+                break
+    return " ".join(reversed(found))
+
+
+def _plainly(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

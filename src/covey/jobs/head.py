@@ -8,8 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from covey.engines.interrupt import Interrupt, interruptible
-from covey.errors import WireError
+from covey.errors import PlanError, WireError
 from covey.jobs.attempts import Attempts
+from covey.jobs.job_command import refusal
 from covey.jobs.job_folder import STOP, JobFolder, ServedCluster, too_large
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
 from covey.jobs.job_progress import JobProgress
@@ -40,7 +41,7 @@ class Head:
             job.name: "suspended" for job in self.jobs.values() if job.status == "running" and job.why == SUSPENDING
         }
         self._losses: dict[str, int] = {}
-        self._next, self._unread = 0.0, set[str]()
+        self._next, self._unread, self._checked = 0.0, set[str](), set[str]()
 
     def look(self) -> None:
         """Hear what is new, decide if it is time, and do some of what was decided."""
@@ -75,6 +76,7 @@ class Head:
                 continue
             if request is not None:
                 self.jobs[name] = KnownJob(name, request, since=request.submitted)
+        refused = self._refuse_unsound()
         found = [job for job in self.jobs.values() if job.status == "submitted"]
         for job in found:
             why = too_large(job.request, self.cluster.slots)
@@ -82,7 +84,17 @@ class Head:
         for job in self.jobs.values():  # this head may have fewer slots than the one before
             if job.status in ("waiting", "suspended") and (why := too_large(job.request, self.cluster.slots)):
                 self._note(job, "refused", why=why)
-        return bool(found)
+        return refused or bool(found)
+
+    def _refuse_unsound(self) -> bool:
+        """Jobs that `covey jobs submit` would not have taken: somebody else wrote them, or changed them since."""
+        new = [job for job in self.jobs.values() if not job.over and job.name not in self._checked]
+        self._checked |= {job.name for job in new}
+        wrong = [(job, why) for job in new if (why := refusal(job.request))]
+        for job, why in wrong:
+            self.attempts.end(job)
+            self._note(job, "refused", why=why)
+        return bool(wrong)
 
     def _take_stops(self) -> bool:
         """Jobs that somebody wants to end."""
@@ -182,7 +194,7 @@ class Head:
         self._note(job, "running", workers, job.attempt + 1)
         try:
             self.attempts.start(job, job.attempt, workers)
-        except OSError as error:  # such as a folder that is gone
+        except (OSError, ValueError, PlanError) as error:  # such as a folder that is gone
             self._note(job, "failed", why=f"it could not be started: {error}")
 
     def _resize(self, job: KnownJob, workers: int) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from covey.errors import PlanError
+from covey.errors import CoveyError, PlanError
 from covey.policy.sharing.flexps import parse_stages
 from covey.spec import parse_call
 from covey.spec.worker_range import WorkerRange, parse_workers
@@ -46,6 +46,35 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True):
 def job_request(words: Sequence[str], cwd: Path, submitted: float, stages: str = "") -> JobRequest:
     """The job that a command line asks for; PlanError where it cannot be one."""
     words = list(words[1:] if list(words[:1]) == ["covey"] else words)
+    workers = _sound(words, stages)
+    return JobRequest(
+        words=words, cwd=str(cwd), submitted=submitted, least=workers.least or workers.most, most=workers.most,
+        kept=words[0] == "run" and _can_be_kept(words, workers), ranged=bool(workers.least), stages=stages,
+    )  # fmt: skip
+
+
+def refusal(job: JobRequest) -> str:
+    """Why a request is none that `job_request` makes, as somebody else wrote it; empty where it is one."""
+    return _refusal(job)[:500]
+
+
+def _refusal(job: JobRequest) -> str:
+    try:
+        workers = _sound(job.words, job.stages)
+    except (CoveyError, ValueError) as error:
+        return str(error)
+    if any("\0" in word for word in (*job.words, job.cwd)):
+        return "its command has a zero byte in it"
+    if job.words[0] == "tune" and option_value(job.words, "--slots") is None:  # those of whoever submitted it
+        workers = WorkerRange(job.most)
+    asked = (workers.least or workers.most, workers.most, bool(workers.least))
+    if asked != (job.least, job.most, job.ranged) or (job.kept and job.words[0] != "run"):
+        return f"its job.json asks for {job.least} to {job.most} workers, its command for {workers}: submit it again"
+    return ""
+
+
+def _sound(words: Sequence[str], stages: str) -> WorkerRange:
+    """The workers that the words of a job ask for; PlanError where they are no job."""
     if not words or words[0] not in COMMANDS:
         given = f"covey {words[0]}" if words else "nothing"
         raise PlanError(f"{given} is no job; write for example: covey jobs submit -- run train.py --workers 2")
@@ -57,10 +86,7 @@ def job_request(words: Sequence[str], cwd: Path, submitted: float, stages: str =
             raise PlanError(f"{name}: the head keeps records and checkpoints of its jobs itself: omit it")
     if stages:
         _check_stages(stages, workers)
-    return JobRequest(
-        words=words, cwd=str(cwd), submitted=submitted, least=workers.least or workers.most, most=workers.most,
-        kept=words[0] == "run" and _can_be_kept(words, workers), ranged=bool(workers.least), stages=stages,
-    )  # fmt: skip
+    return workers
 
 
 def _workers(words: Sequence[str]) -> WorkerRange:

@@ -88,6 +88,8 @@ class JobFolder:
 
     def request(self, name: str) -> JobRequest | None:
         """What was submitted; None where that is not complete yet."""
+        if not is_own_folder(self.path / name):
+            raise WireError(f"{self.path / name} is not a folder: links are not followed")
         try:
             found = _jobs.read_file(self.path / name / JOB)
         except FileNotFoundError:
@@ -105,6 +107,8 @@ class JobFolder:
         if full not in names:
             known = meant(name, names) if names else f": covey jobs submit -- run FILE adds one to {self.path}"
             raise PlanError(f"there is no job {name!r}{known}")
+        if not is_own_folder(self.path / full):
+            raise PlanError(f"{self.path / full} is not a folder, so it is no job: links are not followed")
         return self.path / full
 
     def ask_to_stop(self, name: str) -> None:
@@ -148,6 +152,14 @@ def too_large(job: JobRequest, slots: int) -> str:
         return ""
     fits = f"--workers {slots}" + (f", or --workers 1:{slots}" if slots > 1 else "")
     return f"the job needs {job.least} workers, and the cluster has {slots} slots: {fits} fits"
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether a folder is there, and no link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def is_locked(path: Path) -> bool:

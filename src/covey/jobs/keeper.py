@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -47,8 +48,9 @@ class JobKeeper:
         for number_ in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number_, signal.SIG_IGN)
         self._ending = False
+        # It does not inherit the lock: what a task forks may outlive the job. It dies with this process.
         self.child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "covey", *words], pass_fds=[lock], stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", "covey", *words], stdin=subprocess.DEVNULL,
             preexec_fn=_begin,  # noqa: PLW1509  # there is one thread
         )  # fmt: skip
         if self._ending:  # somebody asked meanwhile
@@ -61,13 +63,14 @@ class JobKeeper:
         self._ending = True
 
     def wait(self) -> None:
-        """Until the command has ended, and that is on the disk."""
+        """Until the command and what it left running have ended, and that is on the disk."""
         while True:
             try:
                 code = self.child.wait(EVERY)
                 break
             except subprocess.TimeoutExpired:
                 self._resize()
+        end_session()
         write_whole(self.folder / f"attempt-{self.number}.end", msgspec.json.encode(AttemptEnd(code)))
 
     def _resize(self) -> None:
@@ -117,6 +120,18 @@ def worker_processes(launcher: int) -> dict[int, int]:
         if match and above == launcher:
             found[int(match[1])] = pid
     return found
+
+
+def end_session() -> None:
+    """Kill what is left of the session that this process leads: slots are free when a job is over."""
+    own = os.getpid()
+    if os.getsid(0) != own:
+        return
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            session = int((place / "stat").read_bytes().rpartition(b")")[2].split()[3])
+            if session == own and int(place.name) != own:
+                os.kill(int(place.name), signal.SIGKILL)
 
 
 def _begin() -> None:

@@ -106,7 +106,10 @@ def stop(name: Name, jobs: Folder = None) -> None:
         from covey.jobs.job_log import known_jobs
 
         folder = JobFolder(folder_of(jobs))
-        found = known_jobs(folder)[folder.named(name).name]
+        place = folder.named(name)
+        found = known_jobs(folder).get(place.name)
+        if found is None:
+            raise PlanError(f"job {name} cannot be read, so it does not run: remove {place}")
         if found.over:
             raise PlanError(f"job {found.name} is {found.status} already")
         folder.ask_to_stop(name)

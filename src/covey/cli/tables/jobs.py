@@ -28,7 +28,7 @@ def print_jobs(console: Console, folder: JobFolder, jobs: Sequence[KnownJob]) ->
         console.print(Text(f"no jobs in {folder.path}: covey jobs submit -- run FILE adds one"), soft_wrap=True)
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("id", "status", "workers", "since", "command"):
+    for name in ("id", "status", "workers", "time", "command"):
         table.add_column(name, overflow="fold", no_wrap=name != "command")
     for job in jobs:
         end = job.ended or time.time()
