@@ -79,6 +79,9 @@ def test_messages_come_out_of_a_stream_however_it_is_cut() -> None:
 
 def test_bytes_that_are_no_message_are_refused() -> None:
     good = encode(AnsweredBatch(1, Vector([torch.ones(2, 2)]), sender=FRONT))
+    long = good[:4] + (20).to_bytes(8) + good[PREFIX:] + bytes(4)
+    with pytest.raises(WireError, match="announced tensors of 16 bytes and sent 20"):
+        list(MessageStream(FRONT).feed(long))
     short = good[:4] + (3).to_bytes(8) + good[PREFIX:]
     for bad in (b"\xff" * 64, b"\0" * 64, short, good[:PREFIX] + b"\xc1" * 400):
         with pytest.raises(WireError):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from covey.errors import PlanError
+from covey.inference.answer_cache import AnswerCache
 from covey.inference.batch_size import AdaptiveBatchSize
 from covey.inference.front import FrontSettings, RequestDesk
 from covey.inference.messages import AnsweredBatch, InferenceRequest, ReplicaLost, ReplicaReady
@@ -162,6 +163,47 @@ def test_an_input_that_ends_replicas_is_given_up_and_its_neighbours_are_not() ->
             desk.take(ReplicaReady(sender=who), 0.2)
     assert found == {0: 200, 1: 200, 2: 500, 3: 200}
     assert not desk.open and not desk.waiting
+
+
+def desk_of(requests: int, size: int, **more: float) -> tuple[RequestDesk, Address]:
+    """A desk with one replica that takes batches of this size, and requests that wait."""
+    desk, who = RequestDesk(settings(objective=10, deadline=20, **more)), Address("replica", 0)
+    desk.take(ReplicaReady(sender=who), 0.0)
+    while desk.sizes[who].now < size:
+        desk.sizes[who].learn(desk.sizes[who].now, 0.1)
+    for ticket in range(requests):
+        desk.take(InferenceRequest(ticket, Vector([torch.tensor([float(ticket)])])), 0.0)
+    return desk, who
+
+
+def test_requests_of_a_lost_replica_come_first_and_each_alone() -> None:
+    desk, who = desk_of(5, 2)
+    ((_, batch),) = desk.batches(0.0)
+    assert batch.rows.parts[0].flatten().tolist() == [0, 1]
+    computed = []
+    for _ in range(4):
+        desk.take(ReplicaLost(sender=who) if not computed else AnsweredBatch(batch.number, batch.rows, sender=who), 0.1)
+        desk.take(ReplicaReady(sender=who), 0.1)
+        ((_, batch),) = desk.batches(0.1)
+        computed.append(batch.rows.parts[0].flatten().tolist())
+        if len(computed) == 3:
+            break
+    assert computed == [[0], [1], [2, 3]]
+
+
+def test_requests_whose_deadline_is_over_are_not_computed() -> None:
+    desk, _ = desk_of(3, 2)
+    assert [one.status for one in desk.expired(30.0)] == [504] * 3
+    assert not desk.open and not desk.waiting and not list(desk.batches(30.0))
+
+
+def test_an_answer_that_was_asked_for_again_stays_longer() -> None:
+    cache = AnswerCache(2)
+    for key in "ab":
+        cache.keep(key, ROW)
+    assert cache.find("a") is not None
+    cache.keep("c", ROW)
+    assert cache.find("a") is not None and cache.find("b") is None and len(cache) == 2
 
 
 def test_answers_of_a_batch_that_is_not_underway_are_not_taken() -> None:
