@@ -261,7 +261,7 @@ def test_ctrl_c_gives_the_best_so_far(file: str, tmp_path: Path) -> None:
     ({"engine": "ray"}, "trials run in virtual time"),
     ({"policy": "pbt", "engine": "local"}, "only virtual time"),
     ({"within": "0s"}, "a search takes time"),
-    ({"metric": "perplexity"}, "is more of it better"),
+    ({"metric": "perplexity"}, "the task has no such metric; there are: accuracy, loss"),
     ({"until": "loss:0.1"}, "compares trials by accuracy"),
     ({"until": "accuracy:1.5"}, "lies between 0 and 1"),
     ({"trials": 0}, "at least 1"),

@@ -26,7 +26,8 @@ from covey.model.threads import one_thread
 from covey.names import task_name
 from covey.task import Task
 from covey.task.file import task_of
-from covey.tune.segment import KEPT, MODEL, Segment, SegmentOutcome, failure_of, finite, train_segment
+from covey.tune import fused_state
+from covey.tune.segment import KEPT, MODEL, Segment, SegmentOutcome, failure_of, finite, told_epochs, train_segment
 
 ALIKE = ("bsp", "allreduce")  # strategies that with one worker are SGD
 STATE = "fused.safetensors"
@@ -59,7 +60,12 @@ class Fusable:
     @property
     def begun(self) -> int:
         """Epochs that it has done."""
-        return self.segment.begun if self.kept else 0
+        return self.curve[-1][0] if self.curve else 0
+
+    @property
+    def curve(self) -> fused_state.Curve:
+        """Its scores, up to where it was kept: a search that was interrupted may not have heard of the last ones."""
+        return fused_state.kept_curve(self.state, self.segment.curve) if self.kept else []
 
     @property
     def state(self) -> Path:
@@ -114,7 +120,8 @@ def fusable(segment: Segment, task: Task) -> Fusable | None:
     """The trial, if one pass over several computes what it would compute alone."""
     if segment.resumes and not (Path(segment.folder) / KEPT / STATE).is_file():
         return None  # it has begun alone
-    plain = segment.workers == 1 and segment.strategy in ALIKE and task.loss is not None and task.evaluate is not None
+    plain = segment.workers == 1 and segment.strategy in ALIKE and task.loss is not None
+    plain = plain and task.evaluate is not None and segment.metric != "loss"  # of training, which is a mean of steps
     unusual = (
         task.step, task.clip_norm, task.ema, task.scheduler, task.rate, task.device, task.sampler, task.collate_fn,
         task.private,
@@ -139,8 +146,8 @@ class FusedTraining:
     def __init__(self, group: Sequence[Fusable]) -> None:
         self.group, first = group, group[0]
         self.base, self.task, self.seed = first.model, first.task, first.segment.seed
-        models = [dict(one.model.named_parameters()) for one in group]
-        self.params: Tensors = {name: torch.stack([model[name].detach() for model in models]) for name in models[0]}
+        models = [{name: p.detach() for name, p in one.model.named_parameters()} for one in group]
+        self.params: Tensors = {name: torch.stack([model[name] for model in models]) for name in models[0]}
         self.momenta: Tensors = {}
         if first.begun:
             kept = [load_file(one.state) for one in group]
@@ -241,7 +248,7 @@ class FusedTraining:
         """Train all of them until their epoch, score each after every one, and keep them."""
         begun, segment = self.group[0].begun, self.group[0].segment
         began, samples = time.perf_counter(), build.shards(self.task, 1, self.seed).samples
-        rows: list[list[tuple[int, float | None]]] = [list(one.segment.curve) for one in self.group]
+        rows = [list(one.curve) for one in self.group]
         lost = [""] * len(self.group)
         batches = self.batches(begun * self.steps)
         for epochs in range(begun + 1, segment.until + 1):
@@ -250,8 +257,8 @@ class FusedTraining:
             for number, one in enumerate(self.group):
                 rows[number].append((epochs, self._score(one, number)))
                 if not math.isfinite(float(losses[number])) and not lost[number]:
-                    lost[number] = f"diverged: the loss is {float(losses[number])} after {epochs} epochs"
-        self._keep()
+                    lost[number] = f"diverged: the loss is {float(losses[number])} after {told_epochs(epochs)}"
+        self._keep(rows, lost)
         each = (time.perf_counter() - began) / len(self.group)
         for number, one in enumerate(self.group):
             yield SegmentOutcome(
@@ -269,16 +276,12 @@ class FusedTraining:
             raise KeyError(f"no metric {one.segment.metric!r}; there are: {', '.join(sorted(scores))}")
         return finite(float(scores[one.segment.metric]))
 
-    def _keep(self) -> None:
-        for number, one in enumerate(self.group):
-            one.state.parent.mkdir(parents=True, exist_ok=True)
-            mine = {f"p.{name}": value[number].contiguous() for name, value in self.params.items()}
-            mine |= {f"m.{name}": value[number].contiguous() for name, value in self.momenta.items()}
-            save_file(mine, one.state)
-            save_file(
-                {name: value[number].contiguous() for name, value in self.params.items()},
-                Path(one.segment.folder) / MODEL,
-            )
+    def _keep(self, rows: Sequence[fused_state.Curve], lost: Sequence[str]) -> None:
+        for number, one in ((place, one) for place, one in enumerate(self.group) if not lost[place]):
+            model = {name: value[number].contiguous() for name, value in self.params.items()}
+            momenta = {f"m.{name}": value[number].contiguous() for name, value in self.momenta.items()}
+            save_file(model, Path(one.segment.folder) / MODEL)
+            fused_state.keep(one.state, {f"p.{name}": value for name, value in model.items()} | momenta, rows[number])
 
 
 def _columns(task: Task) -> tuple[Tensor, ...] | None:

@@ -14,7 +14,7 @@ from covey.observe.progress import Row
 from covey.policy.search import TrialMove
 from covey.run.record import RecordFolder
 from covey.tune.outcomes import StudyResult, TrialRow, best_of
-from covey.tune.segment import KEPT, Segment, SegmentOutcome
+from covey.tune.segment import KEPT, Segment, SegmentOutcome, told_epochs
 from covey.tune.storage import OptunaBook, StudyFolder
 from covey.tune.study_request import StudyRequest
 from covey.tune.trial_pool import TrialPool
@@ -115,6 +115,7 @@ class RunningStudy:
         )  # fmt: skip
         if parent is not None:
             theirs = self.rows[parent]
+            self._forget(row)  # where a search was interrupted, a copy may be there that no file tells of
             shutil.copytree(
                 self.store.folder(parent) / KEPT, self.store.folder(row.number) / KEPT,
                 ignore=shutil.ignore_patterns(".lock", ".id"),
@@ -128,6 +129,8 @@ class RunningStudy:
         for row in rows:
             row.status = "running"
             self.store.write(row)
+            if not row.curve:
+                self._forget(row)  # of a trial that was interrupted before its first score was written down
         self.busy.append({row.number for row in rows})
         self.pool.start([self._segment(row) for row in rows])
 
@@ -153,8 +156,10 @@ class RunningStudy:
             self.slower = outcome.fused < WORTH
         row.curve, row.samples = outcome.curve or row.curve, outcome.samples or row.samples
         row.seconds, row.why = outcome.seconds or row.seconds, outcome.failure
+        if row.curve and row.curve[-1][1] is None and not row.why:
+            row.why = f"{self.whole.metric} is not finite after {told_epochs(row.reached)}"
         over = row.reached >= self.asked.limits.epochs
-        self._settle(row, "failed" if outcome.failure else "finished" if over else "paused")
+        self._settle(row, "failed" if row.why else "finished" if over else "paused")
         self._tell(row)
 
     def _settle(self, row: TrialRow, status: Literal["paused", "finished", "ended", "failed"]) -> None:
@@ -162,12 +167,18 @@ class RunningStudy:
         self.store.write(row)
         self.book.tell(row)
         if status in ("finished", "ended", "failed"):
-            shutil.rmtree(self.store.folder(row.number) / KEPT, ignore_errors=True)
+            self._forget(row)
+
+    def _forget(self, row: TrialRow) -> None:
+        """Remove the checkpoint of a trial."""
+        shutil.rmtree(self.store.folder(row.number) / KEPT, ignore_errors=True)
 
     def _tell(self, row: TrialRow) -> None:
         """Say how a trial went, and let the record have the best so far."""
-        score = f"{self.whole.metric} {row.curve[-1][1]}" if row.curve else "no score"
-        what = f"failed: {row.why.splitlines()[0]}" if row.why else f"{score} after {row.reached} epochs, {row.status}"
+        score = row.curve[-1][1] if row.curve else None
+        what = f"failed: {row.why.splitlines()[0]}" if row.why else "no score"
+        if score is not None and not row.why:
+            what = f"{self.whole.metric} {score:.4g} after {told_epochs(row.reached)}, {row.status}"
         self.told(f"trial {row.number}: {what}")
         best = best_of(self.rows, self.whole.better)
         if self.recorded and best is not None:

@@ -72,7 +72,7 @@ def train_segment(segment: Segment, task: Task | str | None = None) -> SegmentOu
     curve = [(max(1, round(int(row["samples"] or 0) / epoch)), finite(row[segment.metric])) for row in rows]
     curve = list({epochs: (epochs, value) for epochs, value in curve if epochs <= segment.until}.values())
     lost = [row for row in rows if row["loss"] is not None and not math.isfinite(float(row["loss"]))]
-    failure = f"diverged: the loss is {rows[-1]['loss']} after {curve[-1][0]} epochs" if lost and curve else ""
+    failure = f"diverged: the loss is {rows[-1]['loss']} after {told_epochs(curve[-1][0])}" if lost and curve else ""
     return SegmentOutcome(
         trial=segment.trial, curve=curve, samples=result.samples, seconds=result.seconds, failure=failure
     )
@@ -98,6 +98,11 @@ def _trained(segment: Segment, task: Task | str) -> tuple[Result, float]:
 def failure_of(error: Exception) -> str:
     """What went wrong, in one line; of covey's own errors their words."""
     return str(error).splitlines()[0] if isinstance(error, CoveyError) and str(error) else faults.words(error)
+
+
+def told_epochs(epochs: int) -> str:
+    """So many epochs, in words."""
+    return f"{epochs} epoch{'' if epochs == 1 else 's'}"
 
 
 def finite(value: float | None) -> float | None:

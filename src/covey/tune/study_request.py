@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from covey.errors import PlanError
+from covey.model import build
 from covey.names import option
 from covey.policy.search import SearchLimits, SearchPolicy
 from covey.scoring import target_of
@@ -19,6 +22,7 @@ from covey.tune.space import Space
 from covey.tune.space_check import check_space
 from covey.tune.space_reader import parse_space
 
+LOSS = "loss"  # of training: what is compared where a task has no metric
 ENGINES = ("simulated", "local")
 Sampler = Literal["random", "tpe"]
 Fuse = Literal["auto", "always", "never"]
@@ -78,16 +82,36 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
 
 def metric_of(task: Task, wanted: str | None) -> tuple[str, Better]:
     """By which metric trials are compared (the wanted one, or the only one that is known), and which way is better."""
-    known = [*getattr(task.evaluate, "ranges", {}), *task.better]
-    metric = wanted or ("loss" if task.evaluate is None else known[0] if len({*known}) == 1 else "")
+    if task.evaluate is None and wanted not in (None, LOSS):
+        raise PlanError(f"{option('metric', wanted)}: the task has no evaluate=…, so only the training loss is known")
+    known = [LOSS] if task.evaluate is None or wanted == LOSS else _metrics(task, wanted)
+    metric = wanted or (known[0] if len(known) == 1 else "")
     if not metric:
-        raise PlanError(f"by which metric are trials compared? Say it with {option('metric', 'accuracy')}")
-    if task.evaluate is None and metric != "loss":
-        raise PlanError(f"{option('metric', metric)}: the task has no evaluate=…, so only the training loss is known")
+        there = f"There are: {', '.join(known)}. " if known else ""
+        raise PlanError(
+            f"by which metric are trials compared? {there}Say it with {option('metric', known[0] if known else 'NAME')}"
+        )
+    if known and metric not in known:
+        raise PlanError(
+            f"{option('metric', metric)}: the task has no such metric; there are: {', '.join([*known, LOSS])}"
+        )
     way = direction(metric, task.better)
     if way is None:
         raise PlanError(
             f"{option('metric', metric)}: is more of it better, or less? Declare it in the task: "
-            f"Task(…, better={{{metric!r}: 'lower'}})"
+            f"Task(…, better={{{metric!r}: 'higher'}}), or 'lower'"
         )
     return metric, way
+
+
+def _metrics(task: Task, wanted: str | None) -> list[str]:
+    """The task's own metrics; where it does not declare the wanted one, those that a model before training has."""
+    declared = [*getattr(task.evaluate, "ranges", {})]
+    if wanted in declared or (wanted is None and len(declared) == 1):
+        return declared
+    assert task.evaluate is not None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return sorted(task.evaluate(build.model(task, 0)))
+    except Exception:  # of the user's code, with the usual arguments: trials have others, and tell what goes wrong
+        return sorted({*task.better}) if wanted is None else []

@@ -19,7 +19,7 @@ from covey.observe.facts import RunFacts
 from covey.run.record import folder_of_runs, recording
 from covey.tune.outcomes import StudyResult, best_of
 from covey.tune.running import RunningStudy
-from covey.tune.segment import MODEL
+from covey.tune.segment import MODEL, told_epochs
 from covey.tune.storage import OptunaBook, StudyFolder, imported_optuna
 from covey.tune.study_request import Fuse, Sampler, StudyRequest, request
 from covey.tune.trial_pool import ForkedTrials, ThreadedTrials, TrialPool
@@ -102,8 +102,8 @@ def conclude(whole: StudyResult) -> None:
     whole.best = best.number
     score = best.curve[-1][1]
     whole.verdict = (
-        f"Trial {best.number} is the best of {len(whole.trials)}: {whole.metric} {score:.4g} after {best.reached} "
-        f"epoch{'' if best.reached == 1 else 's'}"
+        f"Trial {best.number} is the best of {len(whole.trials)}: {whole.metric} {score:.4g} after "
+        f"{told_epochs(best.reached)}"
     )
     whole.train = shlex.join([
         "covey", "run", best.task, "--strategy", best.strategy, "--workers", str(whole.workers), "--epochs",
@@ -129,4 +129,3 @@ def _identity(whole: StudyResult, asked: StudyRequest) -> dict[str, Any]:
     names = ("task", "space", "policy", "metric", "workers", "engine", "epochs", "seed")
     source = hashlib.sha256(task_file(whole.task).read_bytes()).hexdigest()
     return {name: getattr(whole, name) for name in names} | {"strategy": asked.strategy, "source": source}
-
