@@ -124,9 +124,10 @@ def check_finite(message: Message, to: Address) -> None:
     """Refuse a message that would spoil its receiver's numbers for good."""
     if not message.finite or not message.counted or all(vector.finite() for vector in vectors(message)):
         return
-    what = type(message).__name__ + (f" of step {step}" if (step := getattr(message, "step", None)) is not None else "")
+    name, step = type(message).__name__, getattr(message, "step", None)
+    what = f"a{'n' if name[0] in 'AEIOU' else ''} {name}" + (f" of step {step}" if step is not None else "")
     raise WireError(
-        f"{message.sender} sent {to} a {what} with NaN or infinite numbers, which would spoil all others: its training "
+        f"{message.sender} sent {to} {what} with NaN or infinite numbers, which would spoil all others: its training "
         "has diverged; try a smaller learning rate, or clip_norm in the task"
     )
 

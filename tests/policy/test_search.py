@@ -103,6 +103,16 @@ def test_pop_ends_the_poor_and_gives_slots_to_the_promising() -> None:
     assert chances[0] > 0.5 and chances[1] < 0.05
 
 
+def test_pop_trains_the_best_to_the_end_where_none_is_expected_to_come_to_the_target() -> None:
+    limits = SearchLimits(epochs=4, trials=2, slots=1)
+    found = rehearse(Pop(target=9.0), [Recorded(tuple((e, n / 10) for e in range(1, 5))) for n in (1, 2)], limits)
+    assert found.epochs > 4, "both begin, and the better one has all its epochs"
+    states = [paused(0, 0.1), paused(1, 0.2)]
+    assert Pop(target=9.0).next(states, limits).ends == (0,)
+    trained = TrialState(2, tuple((epoch, 0.3) for epoch in range(1, 5)), over=True)
+    assert Pop(target=9.0).next([*states, trained], limits).ends == (0, 1)
+
+
 def test_pop_divides_slots_by_how_sure_it_is() -> None:
     assert divided({0: 0.9, 1: 0.8, 2: 0.1}, slots=4) == ({0, 1}, 2)
     assert divided({0: 0.9, 1: 0.1, 2: 0.1}, slots=10) == ({0}, 1)
@@ -186,6 +196,7 @@ def test_a_policy_remembers_nothing(name: str) -> None:
 @pytest.mark.parametrize(("make", "why"), [
     (lambda: Asha(factor=1), "asha(factor=1): at least 2 is needed"),
     (lambda: Pbt(population=1), "pbt(population=1)"),
+    (lambda: Pbt(population=3), "pbt(population=3, quantile=0.25): at least one trial"),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(make: Callable[[], object], why: str) -> None:
     with pytest.raises(Exception, match="at least") as told:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import covey
+from covey.central.layers.rounds import Outputs
 from covey.engines.transport.frames import OPEN, Frame
 from covey.engines.transport.inbox import Inbox, ReplayWindow
 from covey.engines.transport.outbox import Outbox, OutgoingMessage, SendOrder
@@ -85,6 +86,8 @@ def test_one_number_that_is_none_is_found(dtype: torch.dtype, value: float) -> N
     assert not Vector([torch.ones(3), part]).finite()
     with pytest.raises(WireError, match="worker 0 sent server 0 a Load of step 3 with NaN or infinite numbers"):
         check_finite(Load(sender=A, step=3, what=Vector([part])), Address("server", 0))
+    with pytest.raises(WireError, match="sent server 0 an Outputs of step 3 with NaN"):
+        check_finite(Outputs(sender=A, step=3, values=Vector([part])), Address("server", 0))
     check_finite(Search(sender=A, what=Vector([part])), B)
 
 

@@ -9,7 +9,7 @@ import pytest
 from covey.errors import PlanError
 from covey.task import load_task
 from covey.tune import studying, tune
-from covey.tune.study_request import metric_of
+from covey.tune.study_request import metric_of, request
 from tests.tune.test_study import TrialsHere
 
 pytest.importorskip("optuna")
@@ -76,3 +76,11 @@ def test_fused_trials_can_be_compared_by_the_loss_of_training(file: str, monkeyp
     monkeypatch.setattr(studying, "_pool", lambda engine: TrialsHere())
     found = tune(file, "rate=0.1|0.2", metric="loss", epochs=2, policy="random", fuse="always", runs=False)
     assert [row.why for row in found.trials] == ["", ""] and found.best is not None
+
+
+@pytest.mark.parametrize(("better", "target"), [("higher", 0.2), ("lower", -0.2)])
+def test_the_target_of_pop_is_one_of_the_metric(file: str, better: str, target: float) -> None:
+    Path(file).write_text(FILE.replace('better=""', f'better="{better}"'))
+    given = {"epochs": 2, "trials": 4, "slots": 1, "seed": 0, "engine": "simulated", "workers": 1, "strategy": "bsp"}
+    given |= {"within": None, "until": None, "metric": None, "sampler": "random", "fuse": "never"}
+    assert request(file, "rate=log(0.01, 1)", policy="pop(target=0.2)", **given).policy.target == target

@@ -15,6 +15,7 @@ from covey.policy.rehearsal import Recorded, rehearse
 from covey.policy.search import SearchLimits
 from covey.tune.outcomes import StudyResult, TrialRow
 from covey.tune.rehearsing import rehearsal_of, rehearsed
+from covey.tune.storage import StudyFolder
 
 
 def study(trials: int = 16, epochs: int = 8, better: str = "higher") -> StudyResult:
@@ -76,6 +77,20 @@ def test_the_command_prints_the_policies_and_names_the_best(tmp_path: Path) -> N
     assert all(name in shown.stdout for name in ("random", "hyperband", "tupaq")) and "is the best for" in shown.stdout
 
 
+def test_the_folder_of_a_study_is_rehearsed(tmp_path: Path) -> None:
+    """What --continue keeps: what was asked, and a file for each trial."""
+    whole = study(better="lower")
+    asked = {name: getattr(whole, name) for name in ("task", "space", "policy", "metric", "better", "workers")}
+    asked |= {"engine": "simulated", "epochs": whole.epochs, "seed": 0, "strategy": "bsp", "source": "0"}
+    with StudyFolder(tmp_path / "kept", asked) as folder:
+        for row in whole.trials:
+            folder.write(row)
+    assert rehearsal_of(tmp_path / "kept", 2) == rehearsed(whole, 2)
+    (tmp_path / "kept" / "study.json").write_text('{"a": 1}')
+    with pytest.raises(PlanError, match="is no study that covey tune wrote"):
+        rehearsal_of(tmp_path / "kept", 2)
+
+
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="there is no study"):
         rehearsal_of(tmp_path / "none.json", 1)
@@ -83,6 +98,7 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="is no study that covey tune wrote"):
         rehearsal_of(tmp_path / "x.json", 1)
     empty = study()
-    empty.trials = []
-    with pytest.raises(PlanError, match="no curves"):
-        rehearsed(empty, 1)
+    for rows in ([], empty.trials[-1:]):
+        empty.trials = rows
+        with pytest.raises(PlanError, match="no curves"):
+            rehearsed(empty, 1)

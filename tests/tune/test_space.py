@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inspect import Parameter
+from inspect import Parameter, signature
 from random import Random
 
 import pytest
@@ -80,8 +80,9 @@ def test_a_copy_of_a_trial_differs_in_its_numbers_only() -> None:
     ("rate=log(1e-4)", 13, "expected ','"),
     ("rate=log(1, 0.1)", 12, "the range is empty: 0.1 is not above 1"),
     ("rate=log(1, 1)", 12, "the range is empty"),
-    ("rate=log(0, 1)", 12, "begins above 0"),
+    ("rate=log(0, 1)", 9, "begins above 0"),
     ("n=int(1, 2.5)", 9, "whole numbers"),
+    ("n=int( 8.5, 32)", 7, "whole numbers"),
     ("rate=log(a, 1)", 9, "expected a number"),
     ("rate=log(1, 2)|3", 14, "stands alone"),
     ("rate=3|log(1, 2)", 7, "stands alone"),
@@ -118,6 +119,28 @@ def checked(text: str, *parameters: str) -> None:
 def test_spaces_that_cannot_run_are_refused(text: str, at: int, why: str) -> None:
     with pytest.raises(SpecError) as told:
         checked(text, "rate", "width")
+    assert why in told.value.why and told.value.at == at
+
+
+@pytest.mark.parametrize(("text", "at", "why"), [
+    ("rate=0.1|foo", 9, "a number for 'rate', not 'foo'"),
+    ("usual=0.1|foo", 10, "a number for 'usual'"),
+    ("width=8|8.5", 8, "width: int, not 8.5"),
+    ("width=log(1, 8)", 0, "write int"),
+    ("rate=1|2, width=8|16, usual=1|0.5, kind=a|1, free=a|1", None, ""),
+])  # fmt: skip
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_values_of_the_wrong_kind_are_refused(text: str, at: int | None, why: str, evaluated: bool) -> None:
+    """By annotations, which may be texts, or by the default."""
+
+    def task(rate: float = 0.1, width: int = 8, usual=1, kind: str = "a", free: float | None = None) -> None: ...
+
+    space, parameters = parse_space(text), signature(task, eval_str=evaluated).parameters
+    if at is None:
+        check_space(space, parameters, "f.py", 2, "bsp")
+        return
+    with pytest.raises(SpecError) as told:
+        check_space(space, parameters, "f.py", 2, "bsp")
     assert why in told.value.why and told.value.at == at
 
 

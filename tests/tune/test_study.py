@@ -133,12 +133,15 @@ def test_asha_promotes_and_the_best_is_named(here: None, file: str, tmp_path: Pa
         assert torch.equal(load_file(tmp_path / "best.safetensors")["0.weight"], again.weights["0.weight"])
 
 
-def test_what_crashes_dies_or_diverges_is_a_row(file: str) -> None:
-    found = search(file, "fault=''|raises|dies, rate=0.05", policy="random", trials=3)
+def test_what_crashes_or_dies_is_a_row(file: str) -> None:
+    found = search(file, "fault=''|raises|dies, rate=0.05", policy="random", trials=3, epochs=1)
     told = {row.point["fault"]: row for row in found.trials}
     assert "ValueError: a trial that crashes" in told["raises"].why and told["raises"].status == "failed"
     assert "SIGKILL" in told["dies"].why and told["dies"].status == "failed"
     assert found.best == told[""].number and found.stopped == "trials"
+
+
+def test_what_diverges_is_a_row(here: None, file: str) -> None:
     found = search(file, "rate=1e30|0.05", policy="asha(factor=2)", trials=2)
     lost = next(row for row in found.trials if row.point["rate"] == 1e30)
     assert lost.status == "failed" and "diverged" in lost.why
@@ -260,6 +263,8 @@ def test_ctrl_c_gives_the_best_so_far(file: str, tmp_path: Path) -> None:
     ({"policy": "asha(factor=1)"}, "at least 2"),
     ({"engine": "ray"}, "trials run in virtual time"),
     ({"policy": "pbt", "engine": "local"}, "only virtual time"),
+    ({"policy": "pbt", "space": "width=4|8"}, "changes the numbers of ranges, and the space has none"),
+    ({"policy": "pbt", "trials": 8}, "there are at most 8: ask for more trials"),
     ({"within": "0s"}, "a search takes time"),
     ({"metric": "perplexity"}, "the task has no such metric; there are: accuracy, loss"),
     ({"until": "loss:0.1"}, "compares trials by accuracy"),
@@ -274,5 +279,3 @@ def test_what_cannot_be_searched_is_refused(file: str, given: dict[str, object],
 def test_a_target_ends_the_search(here: None, file: str) -> None:
     found = search(file, "rate=log(0.01, 0.1)", trials=50, epochs=2, until="accuracy:0.6", slots=1)
     assert found.stopped == "target" and len(found.trials) < 50
-
-

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from covey.errors import PlanError
 from covey.policy.search import Decision, SearchLimits, TrialMove, TrialState, at_least, begin, proceed
 
 
@@ -22,6 +23,11 @@ class Pbt:
 
     def __post_init__(self) -> None:
         at_least("pbt", population=(self.population, 2), interval=(self.interval, 1), quantile=(self.quantile, 0))
+        if int(self.population * self.quantile) < 1:
+            raise PlanError(
+                f"pbt(population={self.population}, quantile={self.quantile:g}): at least one trial must be among the "
+                "worst: take more of either"
+            )
 
     def next(self, trials: Sequence[TrialState], limits: SearchLimits) -> Decision:
         if len(trials) < min(self.population, limits.trials):

@@ -15,6 +15,7 @@ class Pop:
 
     Trials are looked at every `step` epochs. Below the chance `poor` they end. Above a threshold they are promising and
     have slots of their own; the threshold follows from all chances. Others, and new trials, share the other slots.
+    Where no trial is expected to come to a given target, the best goes on, so that one is trained to the end.
     """
 
     step: int = 1
@@ -28,14 +29,17 @@ class Pop:
         alive = [trial for trial in trials if not trial.over]
         chances = self.chances(trials, limits)
         ends = tuple(trial.number for trial in alive if trial.paused and chances.get(trial.number, 1.0) < self.poor)
+        if self._hopeless(trials, chances, limits):
+            best = max((trial for trial in alive if trial.reached), key=lambda trial: (trial.score, -trial.number))
+            ends = tuple(number for number in ends if number != best.number)
         chances = {number: chance for number, chance in chances.items() if number not in ends}
         promising, dedicated = divided(chances, limits.slots)
         running = sum(trial.running for trial in alive if trial.number in promising)
         paused = [trial for trial in alive if trial.paused and trial.number not in ends and trial.reached]
         paused = [trial for trial in paused if trial.reached < limits.epochs]
-        best = sorted((t for t in paused if t.number in promising), key=lambda t: (-chances[t.number], t.number))
-        if best and running < dedicated:
-            return Decision(move=proceed(best[0], self.step, limits), ends=ends)
+        first = sorted((t for t in paused if t.number in promising), key=lambda t: (-chances[t.number], t.number))
+        if first and running < dedicated:
+            return Decision(move=proceed(first[0], self.step, limits), ends=ends)
         return Decision(move=self._opportunity(trials, paused, limits), ends=ends)
 
     def chances(self, trials: Sequence[TrialState], limits: SearchLimits) -> dict[int, float]:
@@ -44,6 +48,11 @@ class Pop:
         target = best if self.target is None else self.target
         scored = [trial for trial in trials if trial.reached and not trial.over]
         return {trial.number: outlook(trial.curve, limits.epochs).chance(target) for trial in scored}
+
+    def _hopeless(self, trials: Sequence[TrialState], chances: Mapping[int, float], limits: SearchLimits) -> bool:
+        """Whether a target was given that no trial is expected to come to, and none has been trained to the end."""
+        trained = any(trial.reached >= limits.epochs and trial.score > WORST for trial in trials)
+        return self.target is not None and bool(chances) and max(chances.values()) < self.poor and not trained
 
     def _opportunity(
         self, trials: Sequence[TrialState], paused: Sequence[TrialState], limits: SearchLimits

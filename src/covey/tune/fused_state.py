@@ -10,9 +10,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from covey.decoding import WireFormat
+
 CURVE = "curve"
 
 Curve = list[tuple[int, float | None]]
+
+_curves: WireFormat[Curve] = WireFormat("scores of a trial that pauses", Curve, "json")
 
 
 def keep(place: Path, tensors: dict[str, Tensor], curve: Curve) -> None:
@@ -27,4 +31,4 @@ def kept_curve(place: Path, usual: Curve) -> Curve:
     """The scores up to where this file was kept; the usual ones if it does not have them."""
     with safe_open(place, "pt") as file:
         text = (file.metadata() or {}).get(CURVE)
-    return usual if text is None else msgspec.json.decode(text, type=Curve)
+    return usual if text is None else _curves.read(text.encode(), str(place))

@@ -15,6 +15,7 @@ from covey.policy.search import WORST, SearchLimits
 from covey.target import Better
 from covey.tune.outcomes import StudyResult, TrialRow, turned
 from covey.tune.policies import POLICIES, policy_of
+from covey.tune.storage import ASKED, StudyFolder
 
 LEFT_OUT = ("pbt",)  # its trials change their settings, so no recorded curve is theirs
 NEAR = 0.002  # of the best score: as good
@@ -51,21 +52,28 @@ class StudyRehearsal(msgspec.Struct, kw_only=True):
 
 
 def rehearsal_of(place: Path, slots: int | None) -> StudyRehearsal:
-    """Rehearse the study that a file of `--json`, or the folder of a record, holds."""
+    """Rehearse the study that a file of `--json`, or the folder of a record or of `--continue`, holds."""
     file = place / RESULT if place.is_dir() else place
     try:
-        whole = studies.read_file(file)
+        whole = studies.read_file(file) if file.exists() or not place.is_dir() else _kept(place)
     except FileNotFoundError:
-        raise PlanError(f"there is no study {file}: name a file that covey tune --json wrote, or a record") from None
+        raise PlanError(f"there is no study {file}: name a file that covey tune --json wrote, or a folder") from None
     except WireError as error:
         raise PlanError(f"{file} is no study that covey tune wrote: {error}") from None
     return rehearsed(whole, slots or len(os.sched_getaffinity(0)))
 
 
+def _kept(place: Path) -> StudyResult:
+    """What a study in a folder has come to: the folder says what was asked, and has a file for each trial."""
+    whole = studies.read_file(place / ASKED)
+    whole.trials = StudyFolder(place, {}).rows()
+    return whole
+
+
 def rehearsed(whole: StudyResult, slots: int) -> StudyRehearsal:
     """Every policy with the trials of a study, in their order."""
     recorded = [_recorded(row, whole.better) for row in whole.trials if row.curve or row.status == "failed"]
-    if not recorded:
+    if not any(score > WORST for one in recorded for _, score in one.curve):
         raise PlanError("this study has no curves: no trial of it was scored")
     limits = SearchLimits(epochs=whole.epochs, trials=len(recorded), slots=slots, seed=whole.seed)
     found = StudyRehearsal(

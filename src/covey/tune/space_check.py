@@ -25,13 +25,15 @@ class _FirstChooser:
 
 def check_space(space: Space, parameters: Mapping[str, Parameter], where: str, workers: int, usual: str) -> None:
     """Refuse settings that the task does not have, strategies and codecs that do not exist, and what never fits."""
-    for name in space.settings:
+    for name, values in space.settings.items():
         if name in parameters and name in (STRATEGY, CODEC):
             raise _wrong(space, name, f"the task has a parameter {name!r} too: give it another name there")
         if name not in parameters and name not in (STRATEGY, CODEC):
             known = [*(name for name, one in parameters.items() if one.kind is not Parameter.VAR_KEYWORD), STRATEGY]
             hint = "" if parameters else f"; write def task({name}=…) in the file, which returns the covey.Task"
             raise _wrong(space, name, f"{where} has no parameter {name!r}{meant(name, [*known, CODEC])}{hint}")
+        if name in parameters:
+            _check_kind(space, name, values, parameters[name])
     strategies, codecs = _alternatives(space, STRATEGY), _alternatives(space, CODEC)
     for one in strategies:
         _resolves(space, one.at, _text(space, STRATEGY, one), workers)
@@ -48,6 +50,23 @@ def check_space(space: Space, parameters: Mapping[str, Parameter], where: str, w
         ]
         if all(tried):
             raise SpecError(space.text, codec.at, tried[0])
+
+
+def _check_kind(space: Space, name: str, values: Values, parameter: Parameter) -> None:
+    """Refuse words where the function wants a number, and fractions where it wants a whole one."""
+    told = getattr(parameter.annotation, "__name__", parameter.annotation)
+    usual = type(parameter.default) in (int, float)
+    if told not in ("int", "float") and not (usual and parameter.annotation is Parameter.empty):
+        return
+    if isinstance(values, NumberRange):
+        if told == "int" and not values.whole:
+            raise _wrong(space, name, f"the task wants {name}: int: write int(…) or logint(…)")
+        return
+    for one in values:
+        if isinstance(one.value, str):
+            raise SpecError(space.text, one.at, f"the task wants a number for {name!r}, not {one.value!r}")
+        if told == "int" and one.value % 1:
+            raise SpecError(space.text, one.at, f"the task wants {name}: int, not {one.value}")
 
 
 def _alternatives(space: Space, name: str) -> tuple[Alternative, ...]:

@@ -76,7 +76,8 @@ class _SpaceReader:
         """Two numbers in parentheses."""
         self.match(_NAME)
         assert self.skip("(")
-        low = self.number(kind)
+        self.peek()
+        first, low = self.at, self.number(kind)
         if not self.skip(","):
             self.fail(f"expected ',': a range is written {kind}(low, high)")
         self.peek()
@@ -87,10 +88,10 @@ class _SpaceReader:
             self.at = at
             self.fail(f"the range is empty: {high:g} is not above {low:g}")
         if logarithmic and low <= 0:
-            self.at = at
+            self.at = first
             self.fail(f"a {kind} range begins above 0, not at {low:g}")
-        if whole and (low != int(low) or high != int(high)):
-            self.at = at
+        if whole and (low % 1 or high % 1):
+            self.at = first if low % 1 else at
             self.fail(f"{kind} takes whole numbers")
         if not self.skip(")"):
             self.fail(f"expected ')': a range is written {kind}(low, high)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -11,6 +11,8 @@ import torch
 from covey.errors import PlanError
 from covey.model import build
 from covey.names import option
+from covey.policy.pbt import Pbt
+from covey.policy.pop import Pop
 from covey.policy.search import SearchLimits, SearchPolicy
 from covey.scoring import target_of
 from covey.simulate import parse_duration
@@ -60,7 +62,7 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
     policy, engine = policy_of(given["policy"]), given["engine"]
     if engine not in ENGINES:
         raise PlanError(f"{option('engine', engine)}: trials run in virtual time (simulated) or on processes (local)")
-    if given["policy"].startswith("pbt") and engine != "simulated":
+    if isinstance(policy, Pbt) and engine != "simulated":
         raise PlanError("pbt gives trials the weights of others, which only virtual time can do: omit --engine")
     within = parse_duration(given["within"]) if given["within"] else None
     if within is not None and within <= 0:
@@ -68,8 +70,12 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
     check_space(found, task_parameters(task), task, given["workers"], given["strategy"])
     if found.size < limits.trials:
         limits = SearchLimits(epochs=limits.epochs, trials=int(found.size), slots=limits.slots, seed=limits.seed)
+    if isinstance(policy, Pbt):
+        _check_population(policy, found, limits)
     sample = load_task(task)
     metric, better = metric_of(sample, given["metric"])
+    if isinstance(policy, Pop) and policy.target is not None and better == "lower":
+        policy = replace(policy, target=-policy.target)  # as scores are turned
     target = target_of(sample, given["until"]) if given["until"] else None
     if target and target.metric != metric:
         raise PlanError(f"{option('until', given['until'])}: the search compares trials by {metric}; name that metric")
@@ -78,6 +84,17 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
         engine=engine, metric=metric, better=better, sampler=given["sampler"], fuse=given["fuse"], within=within,
         target=target,
     )  # fmt: skip
+
+
+def _check_population(policy: Pbt, space: Space, limits: SearchLimits) -> None:
+    """Refuse what population based training could only train to the end, as random search does."""
+    if not any(True for _ in space.ranges()):
+        raise PlanError("pbt changes the numbers of ranges, and the space has none: write one, or use another policy")
+    if limits.trials <= policy.population:
+        raise PlanError(
+            f"pbt(population={policy.population}) begins with {policy.population} trials, and copies are further ones, "
+            f"but there are at most {limits.trials}: ask for more trials, or for fewer in the population"
+        )
 
 
 def metric_of(task: Task, wanted: str | None) -> tuple[str, Better]:

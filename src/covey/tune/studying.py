@@ -126,6 +126,6 @@ def _facts(whole: StudyResult, strategy: str) -> RunFacts:
 
 def _identity(whole: StudyResult, asked: StudyRequest) -> dict[str, Any]:
     """What makes a study another one."""
-    names = ("task", "space", "policy", "metric", "workers", "engine", "epochs", "seed")
+    names = ("task", "space", "policy", "metric", "better", "workers", "engine", "epochs", "seed")
     source = hashlib.sha256(task_file(whole.task).read_bytes()).hexdigest()
     return {name: getattr(whole, name) for name in names} | {"strategy": asked.strategy, "source": source}
