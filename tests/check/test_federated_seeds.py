@@ -112,10 +112,10 @@ def changes_what_it_abandons(patch: pytest.MonkeyPatch) -> None:
 def weighs_all_alike(patch: pytest.MonkeyPatch) -> None:
     inner = HeldModel.commit
 
-    def commit(self: HeldModel, number: int, update: Any, buffers: Any) -> None:
+    def commit(self: HeldModel, number: int, update: Any, buffers: Any) -> str:
         part = update.parts[0]
         part.copy_((part != 0).double() / max(1, int((part != 0).sum())))
-        inner(self, number, update, buffers)
+        return inner(self, number, update, buffers)
 
     patch.setattr(HeldModel, "commit", commit)
 

@@ -71,8 +71,10 @@ def test_by_makes_a_client_of_each_value_of_a_column() -> None:
         divided(By(column=2), data, 4, 0)
     with pytest.raises(PlanError, match="no tensor of this number"):
         divided(By(column=3), data, 3, 0)
-    with pytest.raises(PlanError, match="no attribute and no column"):
+    with pytest.raises(PlanError, match="no attribute and no column of this name; it has 0, 1, 2"):
         divided(By(column="town"), data, 3, 0)
+    with pytest.raises(PlanError, match="no attribute and no column of this name; it has site, 0"):
+        divided(By(column="town"), named, 3, 0)
 
 
 def test_classes_are_found_in_subsets_and_tables() -> None:

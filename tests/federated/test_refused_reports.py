@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,14 +29,14 @@ def lied(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """A run of two rounds in which client 2, or others, say something else than what they have found."""
     honest = LocalTraining.train
 
-    def run(lie: Lie, strategy: str = "fedavg", liars: Sequence[int] = (2,)) -> Result:
+    def run(lie: Lie, strategy: str = "fedavg", liars: Sequence[int] = (2,), task: Task | None = None) -> Result:
         def train(self: LocalTraining, client: int, given: Configuration) -> LocalResult:
             found = honest(self, client, given)
             return lie(found) if client in liars else found
 
         trained_by(monkeypatch, train)
         equal: dict[str, Any] = {"speed_spread": 0.0, "link_spread": 0.0, "over": 1.0}
-        return federate(regression(), strategy, 6, per_round=6, rounds=2, runs=False, **equal)
+        return federate(task or regression(), strategy, 6, per_round=6, rounds=2, runs=False, **equal)
 
     return run
 
@@ -99,6 +100,36 @@ def test_a_sum_that_is_too_large_for_its_numbers_is_not_committed(lied: Callable
     found = lied(huge, strategy, liars=range(6))
     assert found.participation and [one.state for one in found.participation.rounds] == ["abandoned"] * 2
     assert bool(weight(found).isfinite().all()) and weight(found).abs().max() < 1
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "fedavg(rate=10)", "fedavg(aggregate=median, rate=10)", "fedopt(server=momentum, rate=10)", "fedopt",
+        "fedsgd", "fedbuff(buffer=6, rate=10)",
+    ],
+)  # fmt: skip
+def test_a_round_after_which_the_model_were_infinite_changes_nothing(
+    lied: Callable[..., Result], strategy: str
+) -> None:
+    """The mean of its reports is finite. fedopt and fedsgd keep squares of it, here with Adam."""
+    adam = replace(regression(), optimizer=lambda params: torch.optim.Adam(params, lr=0.1))
+
+    def after(number: float) -> Result:
+        left = [number] * 6  # the reports of the first round
+
+        def huge(report: LocalResult) -> LocalResult:
+            if not left:
+                return report
+            return replace(report, samples=1, update=report.update.map(partial(torch.full_like, fill_value=left.pop())))
+
+        return lied(huge, strategy, liars=range(6), task=adam)
+
+    found, known = after(2.9e307), after(1.5e308)  # the sum of six such is infinite, and so nothing is made of it
+    assert found.participation
+    assert [one.state for one in found.participation.rounds] == ["abandoned", "committed"]
+    assert "would not be finite" in found.participation.rounds[0].why
+    assert torch.equal(weight(found), weight(known)), "weights and the optimizer's state were left as they were"
 
 
 def test_the_rate_of_fedsgd_follows_the_rounds_whatever_their_samples() -> None:

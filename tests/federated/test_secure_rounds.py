@@ -277,3 +277,25 @@ def test_one_client_is_no_sum(task: Task) -> None:
         run(task, SECURE, timing_only=True)
 
 
+@pytest.mark.parametrize(
+    ("secure", "given", "reports"),
+    [
+        ("secagg(threshold=0.9)", {"per_round": 4, "over": 1.3}, 6),
+        ("secagg(threshold=1)", {"per_round": 4, "over": 1.3}, 6),
+        ("secagg", {"per_round": 4, "over": 2.0}, 6),
+        ("secagg", {"per_round": 1, "over": 1.3}, 2),
+    ],
+)
+def test_a_secure_round_waits_for_as_many_reports_as_open_its_sum(
+    task: Task, secure: str, given: dict[str, Any], reports: int
+) -> None:
+    """`per_round` reports are fewer than the share of the chosen clients that the threshold asks for."""
+    found = run(task, f"fedavg + {secure}", clients=8, rounds=2, **given).participation
+    assert found and [(one.state, one.reports) for one in found.rounds] == [("committed", reports)] * 2
+
+
+def test_a_secure_round_that_is_abandoned_says_why(task: Task, tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("0,0s,30s\n" + "".join(f"{client},0s,9h\n" for client in range(1, 6)))
+    found = run(task, "fedavg + secagg(threshold=1)", compute="60s", availability=there, rounds=1).participation
+    assert found and "5 clients sent masked numbers; 6 are needed" in found.rounds[0].why

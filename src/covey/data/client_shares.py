@@ -156,13 +156,29 @@ def column_of(data: Data, column: str | int) -> npt.NDArray[Any]:
     columns = _tensors(data)
     if isinstance(column, int):
         if columns is None or not -len(columns) <= column < len(columns):
-            raise PlanError(f"by(column={column}): the data has no tensor of this number")
+            raise PlanError(f"by(column={column}): the data has no tensor of this number; {_columns_of(data)}")
         return _flat(columns[column].cpu().numpy(), column)
     if hasattr(data, column):
         return _flat(np.asarray(getattr(data, column)), column)
     if column in getattr(data, "column_names", ()):  # of Hugging Face's data sets
         return _flat(np.asarray(data[column]), column)  # type: ignore[call-overload]
-    raise PlanError(f"by(column={column}): the data has no attribute and no column of this name")
+    raise PlanError(
+        f"by(column={column}): the data has no attribute and no column of this name; {_columns_of(data)}"
+    )
+
+
+def _columns_of(data: Data) -> str:
+    """The columns that could be meant: those of a table, else what the data set holds for each sample."""
+    own = sorted(
+        name
+        for name, value in getattr(data, "__dict__", {}).items()
+        if not name.startswith("_") and name != "tensors" and hasattr(value, "__len__") and len(value) == len(data)  # type: ignore[arg-type]
+    )
+    named = [*getattr(data, "column_names", ()), *own]
+    numbers = [str(number) for number in range(len(_tensors(data) or ()))]
+    if not named and not numbers:
+        return "it has no columns: give the data set an attribute with one value for each sample"
+    return f"it has {', '.join([*named, *numbers])}"
 
 
 def _tensors(data: Data) -> Sequence[Tensor] | None:

@@ -171,9 +171,11 @@ def ended(number: int, committed: bool, reporting: Reporting, sums: ReportSums) 
     """What the coordinator is told; a sum that is too large for its numbers is not committed."""
     update = sums.updates.result() if committed else NOTHING
     buffers = sums.buffers.result() if committed else NOTHING
-    committed = committed and update.finite() and buffers.finite()
+    why = "" if committed else f"{len(reporting.counted)} reports came, and it needs {reporting.terms.enough}"
+    if committed and not (update.finite() and buffers.finite()):
+        committed, why = False, "the mean of its reports is not finite"
     return RoundEnd(
         number=number, committed=committed, clients=sums.clients, dropped=reporting.dropped, extra=sums.extra,
         refused=sums.refused, samples=sums.samples, loss=sums.loss.result(),
-        update=update if committed else NOTHING, buffers=buffers if committed else NOTHING,
+        update=update if committed else NOTHING, buffers=buffers if committed else NOTHING, why=why,
     )  # fmt: skip

@@ -70,7 +70,8 @@ class Buffering:
             if await self.collect(given):
                 await self.commit(number, began)
             else:
-                await self.tell("not begun", number, began, await self.node.now())
+                why = f"{len(self.collected.clients)} reports came, and it needs {self.size}"
+                await self.tell("not begun", number, began, await self.node.now(), why)
 
     async def collect(self, given: Configuration) -> bool:
         """Hear clients until an update is full; False: for a long time nobody has come, or nobody was in time."""
@@ -124,25 +125,24 @@ class Buffering:
         update, buffers = self.collected.update(), self.collected.buffers()
         now = await self.node.now()
         self.service.steering.round_ended(now - began)
-        if not (update.finite() and buffers.finite()):
-            await self.tell("abandoned", number, began, now)
-        else:  # until it is in the log nothing is awaited: both happen, or neither
-            self.model.commit(number, update, buffers)
-            self.version.value += 1
-            await self.tell("committed", number, began, now)
+        finite = update.finite() and buffers.finite()
+        # from here until it is in the log nothing is awaited: both happen, or neither
+        why = self.model.commit(number, update, buffers) if finite else "the mean of its reports is not finite"
+        self.version.value += not why
+        await self.tell("abandoned" if why else "committed", number, began, now, why)
         self.collected = ReportBuffer()
 
-    async def tell(self, state: RoundState, number: int, began: float, now: float) -> None:
+    async def tell(self, state: RoundState, number: int, began: float, now: float, why: str) -> None:
         """Write down what came of an update."""
         done, reports = self.collected, len(self.collected.clients)
         committed, loss = state == "committed", done.loss.result()
         record = RoundRecord(
             number=number, state=state, seconds=now, took=now - began, chosen=reports + self.dropped, reports=reports,
             dropped=self.dropped, extra=self.extra, samples=done.samples, loss=loss if isfinite(loss) else None,
-            there=self.service.steering.there,
+            there=self.service.steering.there, why=why,
         )  # fmt: skip
         if state == "not begun":  # its reports count in a later one
-            record = not_begun(number, began, now, self.service.steering)
+            record = not_begun(number, began, now, self.service.steering, why)
         else:
             self.dropped = self.extra = 0
         self.service.log.add(record, done.clients if committed else ())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
+
+import msgspec
+from torch import Tensor
 
 from covey.federated.messages import AGGREGATOR, CheckIn, ComeBack, RoundBegin, RoundEnd, address
 from covey.federated.pace_steering import PaceSteering, until
@@ -18,6 +22,9 @@ from covey.observe.membership import RoundLog, RoundRecord, RoundState
 from covey.program import Memory, Node, Receive
 from covey.servers.goodbye import Goodbye
 from covey.vector import Vector
+
+LOST = "its aggregator was lost"
+NOT_FINITE = "the model, or the state of its optimizer, would not be finite"
 
 
 class Spending(Protocol):
@@ -70,14 +77,33 @@ class HeldModel:
         fresh: ServerState = step.init(replica.flat) if step else ()
         self.state = node.remember("server state", fresh)
 
-    def commit(self, number: int, update: Vector, buffers: Vector) -> None:
-        """Make an update of the aggregate of some clients' reports, in the round of this number."""
-        self.replica.progress.reach(number)
+    def commit(self, number: int, update: Vector, buffers: Vector) -> str:
+        """Make an update of the aggregate of some clients' reports, in the round of this number.
+
+        Where a number of the model would not be finite any more, all stays as it was, and why is returned.
+        """
+        replica = self.replica
+        weights, before = replica.flat.clone(), replica.buffers.clone()
+        state, optimizer = tuple(one.clone() for one in self.state.value), deepcopy(replica.optimizer.state_dict())
+        replica.progress.reach(number)
         if self.step is None:
-            self.replica.apply(update)
+            replica.apply(update)
         else:
-            self.state.value = self.step.move(self.replica.flat, update, self.state.value)
-        self.replica.buffers.copy_(buffers)
+            self.state.value = self.step.move(replica.flat, update, self.state.value)
+        replica.buffers.copy_(buffers)
+        if all(vector.finite() for vector in self._vectors()):
+            return ""
+        replica.load(weights)
+        replica.buffers.copy_(before)
+        self.state.value = state
+        replica.updates.restore(optimizer)
+        return NOT_FINITE
+
+    def _vectors(self) -> Iterator[Vector]:
+        """All numbers that later rounds build on."""
+        yield from (self.replica.flat, self.replica.buffers, *self.state.value)
+        for kept in self.replica.optimizer.state.values():
+            yield Vector(value for value in kept.values() if isinstance(value, Tensor))
 
 
 class RoundCoordinator:
@@ -125,7 +151,8 @@ class RoundCoordinator:
         self.busy, now = False, await self.node.now()
         self.service.steering.round_ended(now - configured)
         if end.committed:  # from here until the round is in the log nothing is awaited: both happen, or neither
-            self.model.commit(number, end.update, end.buffers)
+            why = self.model.commit(number, end.update, end.buffers)
+            end = msgspec.structs.replace(end, committed=not why, why=why)
         state: RoundState = "committed" if end.committed else "abandoned"
         await self.tell(state, number, now - began, now, len(chosen), end)
 
@@ -136,7 +163,7 @@ class RoundCoordinator:
             if isinstance(message, RoundEnd) and message.number == number:
                 return message
             if isinstance(message, Departed):
-                return RoundEnd(number, False, [], 0, 0, 0, 0, float("nan"), Vector(()), Vector(()))
+                return RoundEnd(number, False, [], 0, 0, 0, 0, float("nan"), Vector(()), Vector(()), LOST)
 
     async def tell(
         self, state: RoundState, number: int, took: float, now: float, chosen: int, end: RoundEnd
@@ -146,7 +173,7 @@ class RoundCoordinator:
         record = RoundRecord(
             number=number, state=state, seconds=now, took=took, chosen=chosen, reports=len(end.clients),
             dropped=end.dropped, extra=end.extra, samples=end.samples, loss=end.loss if isfinite(end.loss) else None,
-            there=self.service.steering.there,
+            there=self.service.steering.there, why=end.why,
         )  # fmt: skip
         self.service.log.add(record, end.clients if committed else ())
         show(self.node, record)
@@ -164,7 +191,8 @@ class RoundCoordinator:
         self.selection = self.service.selection()
         for client in accepted:
             await self.turn_away(client)
-        self.service.log.add(not_begun(number, began, now, self.service.steering))
+        why = f"{len(accepted)} clients checked in, and it needs {self.service.terms.enough}"
+        self.service.log.add(not_begun(number, began, now, self.service.steering, why))
 
     async def hear(self, timeout: float | None, *kinds: type[Message]) -> Message | None:
         """Take one message, and answer it if it is a client's; None: it was, or none came in time.
@@ -197,9 +225,9 @@ def show(node: Node, record: RoundRecord) -> None:
     node.host.measure("clients there", record.there)
 
 
-def not_begun(number: int, began: float, now: float, steering: PaceSteering) -> RoundRecord:
+def not_begun(number: int, began: float, now: float, steering: PaceSteering, why: str) -> RoundRecord:
     """What is written down of a round for which too few came."""
-    return RoundRecord(number=number, state="not begun", seconds=now, took=now - began, there=steering.there)
+    return RoundRecord(number=number, state="not begun", seconds=now, took=now - began, there=steering.there, why=why)
 
 
 def coordinating(service: FederatedService) -> Callable[[Node, Replica], Any]:

@@ -95,6 +95,7 @@ class RoundEnd(Message):
     loss: float
     update: Vector
     buffers: Vector
+    why: str = ""  # it was not committed
 
     counted = finite = False
 

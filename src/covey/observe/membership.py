@@ -117,6 +117,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     samples: int = 0
     loss: float | None = None  # the mean of the clients' training losses
     there: int = 0  # about how many clients were available, as the service saw it
+    why: str = ""  # it was not committed
 
 
 class Participation(msgspec.Struct, kw_only=True):

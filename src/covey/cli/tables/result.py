@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,7 @@ from covey.target import Target, parse_target
 
 BAR = 16  # characters of a role's bar
 ROLES = 16  # more roles than this are shown by their kind
+REASONS = 3  # for which rounds were not committed: as many are shown
 CHANGES = 6  # of the workers that are there: as many are shown
 _SHADES = (("compute", "█", "#", "green"), ("exchange", "▒", "=", "yellow"), ("waiting", "░", ".", "red"))
 
@@ -99,11 +100,15 @@ def _participation(result: Result) -> Iterable[tuple[str, Text]]:
     if not result.participation:
         return
     told = result.participation
-    abandoned = f", {told.abandoned} abandoned" if told.abandoned else ""
+    states = Counter(record.state for record in told.rounds)
+    uncommitted = "".join(f", {states[state]:,} {state}" for state in ("abandoned", "not begun") if states[state])
     lost = f", {told.drop_out:.1%} of those chosen dropped out" if told.drop_out else ""
     begun = [record for record in told.rounds if record.state != "not begun"]
     each = f"; a round took {format_duration(median(one.took for one in begun))} (median)" if begun else ""
-    yield "rounds", Text(f"{told.committed:,} committed{abandoned}{each}")
+    yield "rounds", Text(f"{told.committed:,} committed{uncommitted}{each}")
+    reasons = Counter((record.state, record.why) for record in told.rounds if record.why)
+    for (state, why), count in reasons.most_common(REASONS):
+        yield state, Text(f"{_count(count, 'round')}: {why}", "yellow")
     there = [record.there for record in told.rounds if record.there]
     seen = f"; {min(there):,} to {max(there):,} were there" if there and min(there) < max(there) else ""
     yield "clients", Text(f"{told.took_part:,} of {told.clients:,} took part{lost}{seen}")
@@ -113,7 +118,10 @@ def _privacy(result: Result) -> Iterable[tuple[str, Text]]:
     """What was spent, and what was hidden."""
     if not (told := result.privacy):
         return
-    parts = ["the service saw sums of reports only"] if told.secure_sums else []
+    parts = []
+    if told.secure_sums:
+        opened = result.participation.committed if result.participation else 0
+        parts.append("the service saw sums of reports only" if opened else "no sum of reports was opened")
     if told.delta is not None:
         spent = "unlimited (no noise)" if told.epsilon is None or math.isinf(told.epsilon) else f"{told.epsilon:.3g}"
         limit = f" of {told.limit:g}" if told.limit is not None else ""

@@ -27,9 +27,11 @@ from covey.privacy.secagg.messages import (
     SumTerms,
     UnmaskShares,
 )  # fmt: skip
+from covey.privacy.secagg.terms import fewest
 from covey.program import Node, Receive
 
 ANSWERS: tuple[type[Message], ...] = (AdvertiseKeys, ShareKeys, MaskedInput, Endorsement, UnmaskShares, SumWithdrawal)
+ALONE = "a single client was chosen, and its sum would be its report"
 MASKED = 2  # the phase in which reports come
 
 
@@ -92,8 +94,8 @@ class SecureRound:
             return True
         return False
 
-    def ended(self, outcome: SumOutcome | None, found: SummedReport | None) -> RoundEnd:
-        """What the coordinator is told."""
+    def ended(self, outcome: SumOutcome | None, found: SummedReport | None, why: str) -> RoundEnd:
+        """What the coordinator is told; `why` no sum was opened."""
         committed = outcome is not None and found is not None and found.finite()
         clients = list(outcome.clients) if outcome and committed else []
         return RoundEnd(
@@ -102,6 +104,7 @@ class SecureRound:
             loss=found.loss if found and committed else math.nan,
             update=found.update if found and committed else NOTHING,
             buffers=found.buffers if found and committed else NOTHING,
+            why="" if committed else why or "the mean of its reports is not finite",
         )  # fmt: skip
 
 
@@ -127,18 +130,19 @@ class SecureAggregator(Aggregator):
             given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
             for message in (given, current.report_terms, current.terms):
                 await self.node.send(address(client), message, loan=True)
+        why = ""
         try:
             outcome: SumOutcome | None = await self.phases(current)
-        except SumAbandoned:
+        except SumAbandoned as error:
             await self.node.note("sums not opened")
-            outcome = None
+            outcome, why = None, str(error)
         found = self.opened(current, outcome) if outcome else None
-        await self.node.send(COORDINATOR, current.ended(outcome, found), loan=True)
+        await self.node.send(COORDINATOR, current.ended(outcome, found, why), loan=True)
         for client in sorted(set(begin.clients) - current.gone):
             await self.let_go(client)
 
     async def abandon(self, begin: RoundBegin) -> None:
-        end = RoundEnd(begin.number, False, [], 0, 0, 0, 0, math.nan, NOTHING, NOTHING)
+        end = RoundEnd(begin.number, False, [], 0, 0, 0, 0, math.nan, NOTHING, NOTHING, ALONE)
         await self.node.send(COORDINATOR, end)
         for client in begin.clients:
             await self.let_go(client)
@@ -147,7 +151,8 @@ class SecureAggregator(Aggregator):
         """Five answers of the clients, one after another; SumAbandoned where too few are left."""
         for phase in range(5):
             limit = self.terms.reporting if phase == MASKED else self.terms.selection
-            await self.hear(current, await self.node.now() + limit, self.terms.target if phase == MASKED else None)
+            enough = max(self.terms.target, fewest(current.terms)) if phase == MASKED else None
+            await self.hear(current, await self.node.now() + limit, enough)
             for client, message in current.server.advance().items():
                 if client not in current.gone:
                     await self.node.send(address(client), message, loan=True)

@@ -158,9 +158,14 @@ def read_availability(given: str | os.PathLike[str]) -> Availability:
     text = os.fspath(given)
     if os.path.exists(text):
         return load_availability(text)
-    call = parse_call(text)
     kinds: dict[str, type[Any]] = {"always": Always, "daily": Daily}
-    if call.name not in kinds:
+    try:
+        call = parse_call(text)
+    except SpecError:
+        if text.partition("(")[0].strip() in kinds:
+            raise
+        call = None
+    if call is None or call.name not in kinds:
         raise PlanError(
             f"{option('availability', text)}: there is no such file; use always, 'daily(share=0.3, swing=4)', or a "
             "file of lines CLIENT,FROM,UNTIL"
