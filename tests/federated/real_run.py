@@ -108,13 +108,15 @@ class RealRun:
     def key(self, client: int) -> GuestKey:
         return read_key(self.folder / f"c{client}.key")
 
-    def dial(self, client: int = 0, key: GuestKey | None = None, digest: str = "", greet: bool = True) -> DialledLink:
+    def dial(
+        self, client: int = 0, key: GuestKey | None = None, digest: str = "", greet: bool = True, samples: int = 0
+    ) -> DialledLink:
         """A link of a client's, to say on it whatever a test wants."""
         me = Address("client", client)
         link = DialledLink(f"tcp://{self.port}", key or self.key(client), me, (COORDINATOR, AGGREGATOR), LARGEST)
         try:
             if greet:
-                link.greet(__version__, digest or task_hash(self.task))
+                link.greet(__version__, digest or task_hash(self.task), samples)
         except BaseException:
             link.close()
             raise

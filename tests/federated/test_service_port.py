@@ -111,6 +111,12 @@ def test_a_task_of_another_hash_is_refused_by_name(served: RealRun) -> None:
         served.dial(0, digest="0" * 64)
 
 
+def test_a_client_with_more_samples_than_enrolled_is_told_so_at_once(served: RealRun) -> None:
+    with pytest.raises(TurnedAway, match="it has 11 samples, and was enrolled with 10: `keys add --samples`"):
+        served.dial(0, samples=11)
+    served.dial(0, samples=10).close()
+
+
 def test_whoever_has_not_said_hello_is_cut_off(served: RealRun) -> None:
     link = served.dial(0, greet=False)
     link.send(COORDINATOR, CheckIn())

@@ -49,6 +49,7 @@ def show(folder: Folder) -> None:
     with explained("normal"):
         from covey.engines.service.guest_keys import KeyFolder
 
+        KeyFolder(folder).service()  # refuses a folder without keys
         for guest in KeyFolder(folder).guests().guests:
             state = "revoked" if guest.revoked else f"up to {guest.samples} samples"
             typer.echo(f"client {guest.number}  {guest.name}  {state}")

@@ -65,14 +65,12 @@ class DialledLink:
         self._poller.register(self._monitor, zmq.POLLIN)
         self.socket.connect(endpoint)
 
-    def greet(self, version: str, task: str) -> Welcome:
+    def greet(self, version: str, task: str, samples: int = 0) -> Welcome:
         """Say hello; LinkLost if nobody answers, TurnedAway if the answer is no. Without one the run is over."""
-        self.send(self.roles[0], Hello(version, task))
+        self.send(self.roles[0], Hello(version, task, samples))
         until = time.monotonic() + ANSWER
         while (left := until - time.monotonic()) > 0:
             for message in self.poll(left):
-                if isinstance(message, NotWelcome):
-                    raise TurnedAway(f"the service does not let this client in: {shown(message.why)}")
                 if isinstance(message, Welcome):
                     return message
             if self.over:
@@ -87,13 +85,16 @@ class DialledLink:
             self.socket.send_multipart(parcel, copy=False)
 
     def poll(self, timeout: float, wakeup: int | None = None) -> list[Message]:
-        """Wait until something comes, or for `timeout` seconds; LinkLost if the link broke."""
+        """Wait until something comes, or `timeout` seconds; LinkLost if the link broke, TurnedAway if it must go."""
         if wakeup is not None:
             self._poller.register(wakeup, zmq.POLLIN)
         ready = dict(self._poller.poll(math.ceil(timeout * 1000)))
         if wakeup is not None:
             self._poller.unregister(wakeup)
         found = self._received() if self.socket in ready else []
+        for message in found:
+            if isinstance(message, NotWelcome):
+                raise TurnedAway(f"the service does not let this client in: {shown(message.why)}")
         if self._monitor in ready and not found and not self.over:
             self._check()
         return found

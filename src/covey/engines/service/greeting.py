@@ -6,12 +6,13 @@ from covey.message import Message
 
 
 class Hello(Message):
-    """(Guest to service, first of all) What I have: the covey, and the task by the hash of its file."""
+    """(Guest to service, first of all) What I have: the covey, the task by the hash of its file, and samples."""
 
     wire_name = "service.hello"
 
     covey: str
     task: str
+    samples: int = 0
 
     counted = False
 

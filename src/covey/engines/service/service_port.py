@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from covey.message import MAX_HEADER, Address, Message
 
 UNREAD = 8  # messages of one guest that may lie unread: its program waits for an answer after each
 MODELS = 2  # that may wait for one guest to receive them
+LEAVES = 1.0  # seconds in which a guest that was replaced hears of it
+REPLACED = "another client with this key has joined: each needs a key of its own"
 
 Greet = Callable[[Address, Hello], Welcome | NotWelcome | RunOver]
 """How a guest is answered that says hello."""
@@ -63,6 +66,7 @@ class ServicePort:
         self._unread: Counter[Address] = Counter()
         self._gone: list[int] = []  # files of connections that have ended
         self._news: list[Arrival] = []
+        self._leaving: deque[tuple[float, GuestConnection]] = deque()  # until when they may read why they must go
         ring = KeyRing(terms.pair, {})
         self.guard = KeyChecker(self.context, ring, refusals)
         self.guard.admit({who: public for public, who in welcome.items()})
@@ -110,6 +114,10 @@ class ServicePort:
                 self._part()  # whatever they had sent has been read
                 break
             self._take(line)
+        while self._leaving and self._leaving[0][0] < time.monotonic():
+            _, connection = self._leaving.popleft()
+            if self.connections.get(connection.line) is connection:
+                self._cut(connection)
         news, self._news = self._news, []
         return news
 
@@ -149,7 +157,10 @@ class ServicePort:
             head = self.socket.recv(copy=False)
             connection = self.connections.get(line) or self._connect(line, head)
             who = connection.guest
-            if arrival := connection.take(self.socket, head.bytes):
+            arrival = connection.take(self.socket, head.bytes)
+            if self.socket.get(zmq.RCVMORE):
+                raise WireError("it sent more parts than a frame has")
+            if arrival:
                 self._admit(connection, *arrival)
         except WireError as error:
             self.refusals.note(str(error) if str(who) in str(error) else f"{who}: {error}")
@@ -199,10 +210,21 @@ class ServicePort:
             self.refusals.note(f"{connection.guest}: {answer.why}")
         if isinstance(answer, Welcome):
             if (before := self.present.get(connection.guest)) and before is not connection:
-                self._cut(before)  # it dials again before its old connection was found to have ended
+                self._take_leave(before)
             self.visits[connection.guest] += 1
             connection.greeted, self.present[connection.guest] = True, connection
         self._pass(connection, self.terms.roles[0], answer)
+
+    def _take_leave(self, before: GuestConnection) -> None:
+        """A guest dials again before its old connection was found to have ended, or there are two with its key."""
+        self.guard.answer()
+        if before.file in self._gone or not self._pass(before, self.terms.roles[0], NotWelcome(REPLACED)):
+            self._cut(before)
+            return
+        self.refusals.note(f"{before.guest}: it came while it was there: two clients with one key, or a broken link")
+        self._forget(before)
+        before.greeted, self.connections[before.line] = False, before
+        self._leaving.append((time.monotonic() + LEAVES, before))
 
     # -- what leaves --------------------------------------------------------------------------------------------------
 

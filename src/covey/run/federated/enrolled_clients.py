@@ -60,9 +60,9 @@ class EnrolledClients(Sequence[range]):
 class RefusedReports(Instrument):
     """Counts the reports that a role of the service has refused, by the reason that it gives the client."""
 
-    def __init__(self, refusals: Refusals) -> None:
-        self._refusals = refusals
+    def __init__(self, refusals: Refusals, clients: EnrolledClients) -> None:
+        self._refusals, self._clients = refusals, clients
 
     def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
         if isinstance(message, ComeBack) and message.refused:
-            self._refusals.note(f"a report of {to}: {message.refused}")
+            self._refusals.note(f"a report of {to} ({self._clients.name(to)}): {message.refused}")

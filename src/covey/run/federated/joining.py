@@ -151,7 +151,7 @@ class JoinedClient:
         """Dial, come in, and do what the program of a client does; the seconds until the next time."""
         link = DialledLink(self.endpoint, self.key, self.me, (COORDINATOR, AGGREGATOR), self._size)
         try:
-            training = self._trained(link.greet(__version__, self._digest))
+            training = self._trained(link.greet(__version__, self._digest, check_data(self._data)))
             self.done.visits += 1
             told = ToldTraining(training, self.done, self._say)
             return pay_visit(link, visits(told), lambda: self._interrupt.asked, ToldRefusals(self.done, self._say))

@@ -44,6 +44,7 @@ from covey.run.federated.federating import service_plan
 from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
+from covey.run.federated.service_news import ServiceNews
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, at_least_one
 from covey.run.options import Options
@@ -177,6 +178,7 @@ class Serving:
         self.refusals, self._shown = Refusals(), Refusals()
         self._over = False
         self._say = asked.options.output.say
+        self._news = ServiceNews(self._say)
 
     def run(
         self, score_every: int, told: Callable[[Any, dict[str, float]], None] | None, checkpoint: str | Path | None
@@ -193,8 +195,9 @@ class Serving:
             state, tallies = before or (None, [])
             wishes = ServiceWishes(
                 judge=judge, score=score.score if asked.task.evaluate else None,
-                teller=GuestTeller(tallies, CLIENT), interrupt=interrupt, look=self._look, kept=state, over=self._end,
-                watching=[RefusedReports(self.refusals), *self._watching(judge)],
+                teller=GuestTeller(tallies, CLIENT), interrupt=interrupt, look=lambda: self._look(log),
+                kept=state, over=self._end,
+                watching=[RefusedReports(self.refusals, self.clients), *self._watching(judge)],
             )  # fmt: skip
             if kept:
 
@@ -205,6 +208,7 @@ class Serving:
                 wishes.keep = keep
             if state:
                 self._say(going_on(state.done, asked.rounds))
+                self._news.resume(log)
             outcome = self._serve(replica, log, wishes)
         return self._conclude(outcome, judge, log, score)
 
@@ -231,13 +235,17 @@ class Serving:
             return NotWelcome(
                 "its task file is another one than the service's (they differ by their SHA-256): take the same file"
             )
+        if hello.samples > (most := len(self.clients[client.rank])):
+            return NotWelcome(f"it has {hello.samples} samples, and was enrolled with {most}: see `keys add --samples`")
         if self._over:
             return RunOver()
+        self._news.joined(client, self.clients.name(client))
         return Welcome(self.clients.name(client), self.asked.text, self.asked.options.training.seed)
 
-    def _look(self) -> None:
+    def _look(self, log: RoundLog) -> None:
         """Several times a second: say what was refused, and look whether other clients are enrolled."""
         self._say_refused()
+        self._news.look(log)
         try:
             if self.clients.changed():
                 for client in self._port.admit_only(self.clients.welcome()):

@@ -1,0 +1,49 @@
+"""What does whoever runs a service hear of its clients and rounds? Few lines, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from covey.message import Address
+from covey.observe.membership import RoundLog, RoundRecord
+
+NAMED = 20  # clients whose coming is told
+
+
+class ServiceNews:
+    """Tells of each client that joins, and of rounds that came to nothing: the first, the 10th, the 100th in a row."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._came, self._told, self._failed = say, set[Address](), 0, 0
+
+    def joined(self, client: Address, name: str) -> None:
+        """A client was let in; it comes again for each round."""
+        if client in self._came:
+            return
+        self._came.add(client)
+        if len(self._came) <= NAMED:
+            self._say(f"{client} ({name}) has joined")
+        elif len(self._came) == NAMED + 1:
+            self._say("further clients that join are not named")
+
+    def resume(self, log: RoundLog) -> None:
+        """These rounds were before."""
+        self._told = len(log.rounds)
+
+    def look(self, log: RoundLog) -> None:
+        """Tell of the rounds that ended since."""
+        for record in log.rounds[self._told :]:
+            self._failed = 0 if record.state == "committed" else self._failed + 1
+            if str(self._failed).rstrip("0") == "1":
+                self._say(reason(record) + (f"; so were {self._failed - 1} before it" if self._failed > 1 else ""))
+        self._told = len(log.rounds)
+
+
+def reason(record: RoundRecord) -> str:
+    """Why a round came to nothing."""
+    if record.state == "not begun":
+        return f"round {record.number + 1} was not begun: too few clients checked in (about {record.there} are there)"
+    return (
+        f"round {record.number + 1} was abandoned: {record.reports} of {record.chosen} chosen clients reported "
+        f"in time, {record.dropped} went away or were refused"
+    )
