@@ -74,3 +74,13 @@ def test_what_cannot_work_is_refused_by_name(runner: CliRunner) -> None:
     assert shown.exit_code == 2 and "did you mean 'fedavg'" in shown.output
     shown = runner.invoke(app, ["run", "examples/digits.py", "--strategy", "fedavg"])
     assert shown.exit_code == 2 and "covey federate simulate" in shown.output
+
+
+def test_a_run_without_a_committed_round_fails_and_saves_nothing(runner: CliRunner, tmp_path: Path) -> None:
+    there, model = tmp_path / "there.csv", tmp_path / "model.safetensors"
+    there.write_text("0,0s,9h\n")
+    flags = f"--clients 4 --per-round 4 --rounds 2 --availability {there} --save {model} --no-record"
+    shown = runner.invoke(app, ["federate", "simulate", "examples/digits.py", *flags.split()])
+    assert shown.exit_code == 1 and not model.exists(), shown.output
+    assert "0 committed, 2 not begun" in shown.output and "and it needs 4" in shown.output
+    assert "no round was committed" in shown.output

@@ -15,9 +15,10 @@ import typer
 
 from covey import atomic_file
 from covey.cli import json_file
-from covey.cli.errors import INTERRUPTED
+from covey.cli.errors import FAILED, INTERRUPTED
 from covey.cli.options import KeepFlags, OutputFlags, Voice
 from covey.errors import PlanError, SaveError
+from covey.names import option
 from covey.reminders import reminded
 from covey.spec.worker_range import parse_workers
 from covey.target import parse_target
@@ -144,6 +145,7 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
         json_file.written(request.profile, partial(_profile, result), "--profile") as files["profile"],
     ):
         files["record"] = result.record
+        files["model"] = None if result.uncommitted else files.get("model")
         files["version"] = Path(result.version) if result.version else None
         if request.voice != "quiet":
             # JSON that goes to the output must be the only thing there.
@@ -153,6 +155,12 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
             print_result(console, result, until, files, everything=request.voice == "verbose")
         if unsaved:
             raise unsaved
+    if result.uncommitted:
+        typer.echo(
+            f"no round was committed, and no model is saved: lower {option('per_round')} or {option('least')}, or give "
+            f"clients more time with {option('selection')} and {option('reporting')}", err=True,
+        )  # fmt: skip
+        raise typer.Exit(FAILED)
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
 

@@ -166,6 +166,12 @@ class Result(RunFacts, kw_only=True, dict=True):
     def keep_origins(self, origins: list[RunOrigin]) -> None:
         self.__dict__["_origins"] = origins
 
+    @property
+    def uncommitted(self) -> bool:
+        """Whether it is of a federated run that ended without a single committed round."""
+        ended = self.stopped in ("budget", "privacy")
+        return ended and bool(self.participation) and not self.participation.committed  # type: ignore[union-attr]
+
     def to_json(self) -> str:
         """Return the result as JSON: keys in the order of the fields, NaN and infinity as null.
 

@@ -23,10 +23,11 @@ def check_save(to: Place) -> None:
 def save_model(result: Result, to: Place) -> SaveError | None:
     """Save the model of the result there, if that was asked for, and its average beside it.
 
+    That of a federated run without a committed round is not saved: nothing was trained.
     Returned is what to raise when the run is over in order.
     """
     try:
-        if to:
+        if to and not result.uncommitted:
             file = atomic_file.meant(Path(to))
             scored.save(result.weights, file)
             if result.ema:
