@@ -148,6 +148,25 @@ def test_a_job_that_cannot_be_read_is_not_stopped(folder: JobFolder) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "missing.py", "--workers", "2"], "there is no file missing.py in"),
+        (["launch", "missing.py", "--workers", "2"], "there is no file missing.py in"),
+        (["run", "missing.py:task", "--workers", "2"], "there is no file missing.py in"),
+        ([*RUN, "--epoch", "2"], "--epoch"),
+        ([*RUN, "--epochs", "many"], "--epochs"),
+        (["run", "--workers", "2"], "Missing argument"),
+        (["run", "--help"], "shows help"),
+    ],
+)
+def test_a_missing_file_and_options_that_are_none_are_refused_at_once(
+    folder: JobFolder, words: list[str], said: str
+) -> None:
+    refused = CliRunner().invoke(app, ["jobs", "submit", "--jobs", str(folder.path), "--", *words])
+    assert refused.exit_code == 2 and said in refused.stderr and folder.names() == []
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", ""),

@@ -148,6 +148,31 @@ def test_a_tensor_that_is_no_plain_file_is_not_followed(tmp_path: Path, kind: st
         store.weights(version)
 
 
+def test_a_folder_in_the_place_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    place = ModelStore(tmp_path).tensors.path(register(tmp_path).tensors["layer.weight"].hash)
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(PlanError, match="is a folder, where a store keeps a tensor"):
+        register(tmp_path)
+
+
+def test_a_metric_that_is_no_finite_number_is_left_out(tmp_path: Path) -> None:
+    version = register(tmp_path, metrics={"huge": 10**400, "none": None, "whole": 3, "lost": float("nan")})
+    assert version.metrics == {"whole": 3.0}
+
+
+def test_an_index_with_a_damaged_schema_is_refused(tmp_path: Path) -> None:
+    register(tmp_path)
+    index = tmp_path / "index.sqlite"
+    whole, damaged = b"tablemetricsmetrics", b"table\xf0\xfftricsmetrics"
+    data = index.read_bytes()
+    at = data.index(whole)
+    rest = data[at + len(whole) :].replace(b"CREATE TABLE", b"CREATE TAXLE", 1)
+    index.write_bytes(data[:at] + damaged + rest)
+    with pytest.raises(PlanError, match="index.sqlite is not an index of models, or is damaged"):
+        ModelStore(tmp_path).versions()
+
+
 def test_folders_that_are_no_store_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "net.py").write_text("")

@@ -103,7 +103,7 @@ class StoreIndex:
                 },
                 uses=[ModelUse(*map(str, use)) for use in uses],
             )  # fmt: skip
-        except (WireError, ValueError) as error:
+        except (WireError, ValueError, OverflowError) as error:
             raise PlanError(f"{self._path} was changed by something else than covey: {error}") from None
 
     def _shape(self, text: object) -> tuple[int, ...]:
@@ -136,6 +136,8 @@ def open_index(path: Path, *, change: bool) -> Iterator[StoreIndex]:
             connection.execute("COMMIT")
         finally:
             connection.close()  # what is not committed is undone
+    except UnicodeDecodeError:
+        raise PlanError(f"{path} is not an index of models, or is damaged: its text is not UTF-8") from None
     except sqlite3.OperationalError as error:
         raise CoveyError(f"{path} cannot be used: {error}") from None
     except sqlite3.DatabaseError as error:

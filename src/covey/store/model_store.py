@@ -69,7 +69,7 @@ class ModelStore:
         check_name(name, repr(name))
         self.folder.mkdir(parents=True, exist_ok=True)
         stored = {key: self.tensors.add(tensor) for key, tensor in weights.items()}
-        numbers = {key: value for key, value in metrics.items() if value is not None and math.isfinite(value)}
+        numbers = {key: float(value) for key, value in metrics.items() if value is not None and _is_finite(value)}
         with open_index(self.index, change=True) as index:
             for key, tensor in stored.items():  # whoever removed a version meanwhile may have taken a file with it
                 if not self.tensors.path(tensor.hash).exists():
@@ -136,6 +136,13 @@ class ModelStore:
         """Write down what was made of a version, for its lineage."""
         with open_index(self.index, change=True) as index:
             index.note_use(version, ModelUse(kind, place, digest, now()))
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float has room for
+        return False
 
 
 def facts_of(version: ModelVersion) -> dict[str, Fact]:

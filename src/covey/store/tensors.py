@@ -43,6 +43,8 @@ class TensorFiles:
         if not self.intact(stored):
             path = self.path(digest)
             self._make(path.parent)
+            if path.is_dir() and not path.is_symlink():
+                raise PlanError(f"{path} is a folder, where a store keeps a tensor: move it away")
             with replacing(path, ours=True) as new:
                 write_synced(new, data)
             sync(path.parent)

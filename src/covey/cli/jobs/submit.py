@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +18,7 @@ ELSEWHERE = "Another scheduler"
 
 
 def command(
+    context: typer.Context,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="-- run FILE …", help="A covey command, without covey.")
     ] = None,
@@ -47,9 +49,32 @@ def command(
         from covey.jobs.job_folder import JobFolder
 
         folder = JobFolder(folder_of(jobs))
+        check_command(list(words or ()), context.find_root().command)
         name = folder.submit(list(words or ()), stages=stages)
         waits = "" if folder.is_served() else f": it waits for covey jobs serve --jobs {folder.path}"
         console.print(f"submitted {name}{waits}", markup=False, soft_wrap=True)
+
+
+def check_command(words: list[str], covey: Any) -> None:
+    """Refuse a job now that would fail when its turn comes: for an option that is none, or a file that is missing."""
+    from covey.jobs.job_command import COMMANDS
+    from covey.names import task_file
+
+    words = words[1:] if words[:1] == ["covey"] else words
+    if not words or words[0] not in COMMANDS:
+        return  # the queue says what is wrong
+    try:
+        given = covey.commands[words[0]].make_context(f"covey {words[0]}", words[1:]).params
+    except typer.Exit:
+        raise PlanError(f"covey {shlex.join(words)} shows help, so it is no job") from None
+    except Exception as error:
+        told = getattr(error, "format_message", None)  # by its method: some versions of typer have a click of their own
+        if told is None:
+            raise
+        raise PlanError(f"covey {words[0]}: {told()}") from None
+    named = given.get("task") or given.get("script")
+    if named is not None and not (file := task_file(str(named))).exists():
+        raise PlanError(f"there is no file {file} in {Path.cwd()}, where the job would run")
 
 
 def _elsewhere(words: list[str], to: Literal["slurm", "kubernetes"], image: str, claim: str, dry_run: bool) -> None:
