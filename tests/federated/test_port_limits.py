@@ -18,7 +18,7 @@ from covey.engines.transport.refusals import Refusals
 from covey.federated.messages import COORDINATOR, FROM_CLIENTS, CheckIn
 from covey.message import Address, Message, stamped
 from covey.observe.membership import RoundLog, RoundRecord
-from covey.run.federated.service_news import NAMED, ServiceNews
+from covey.run.federated.service_news import NAMED, ServiceNews, reason
 
 ME = Address("client", 0)
 
@@ -113,6 +113,8 @@ def test_a_service_tells_who_joins_and_which_rounds_come_to_nothing() -> None:
     assert said[0] == "round 1 was not begun: too few clients checked in (about 1 are there)"
     assert said[1].startswith("round 10 was not begun") and "2 of 5 chosen clients reported" in said[2]
     assert len(said) == 3
+    spoilt = RoundRecord(number=3, state="abandoned", seconds=1.0, took=1.0, why="its update is infinite")
+    assert reason(spoilt) == "round 4 was abandoned: its update is infinite"
 
 
 def test_a_folder_without_keys_is_not_listed_as_an_empty_one(tmp_path: Path) -> None:

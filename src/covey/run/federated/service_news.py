@@ -41,6 +41,8 @@ class ServiceNews:
 
 def reason(record: RoundRecord) -> str:
     """Why a round came to nothing."""
+    if record.why:
+        return f"round {record.number + 1} was {record.state}: {record.why}"
     if record.state == "not begun":
         return f"round {record.number + 1} was not begun: too few clients checked in (about {record.there} are there)"
     return (
