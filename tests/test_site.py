@@ -15,6 +15,7 @@ from covey import catalog
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs")
+pytestmark = pytest.mark.xdist_group("site")  # which is built once
 
 
 @pytest.fixture(scope="module", params=["none", pytest.param("all", marks=pytest.mark.full)])
