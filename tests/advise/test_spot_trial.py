@@ -103,7 +103,7 @@ def test_who_cannot_go_on_says_so(task: Task, tmp_path: Path) -> None:
 def test_only_strategies_whose_workers_come_and_go_are_tried(task: Task, tmp_path: Path) -> None:
     now = world(task, "price = 1")
     advice = found(task, now, tmp_path)
-    advice.choices, advice.findings, advice.spot = [only("sliced")], [], []
+    advice.choices, advice.findings, advice.spot = [only("sparknet")], [], []
     weigh(advice, task, now, tmp_path / "spot.csv")
     assert advice.spot == [] and "None of the strategies" in advice.findings[0]
 
