@@ -70,3 +70,20 @@ def check(path: Path, asked: str, usual: str, *, makes_folders: bool = False) ->
             os.rmdir(tempfile.mkdtemp(prefix=".covey-", dir=folder))
     except OSError as error:
         raise PlanError(f"{asked} cannot be written: {error.strerror}; choose another place") from None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock of this file; links are not followed."""
+    import fcntl  # which Windows has not
+
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

@@ -10,11 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from covey import atomic_file
 from covey.decoding import WireFormat
 from covey.errors import PlanError, WireError
 from covey.jobs import keeper
 from covey.jobs.job_command import attempt_words
-from covey.jobs.job_folder import OUTPUT, is_locked, is_own_folder, write_whole
+from covey.jobs.job_folder import OUTPUT, is_own_folder, write_whole
 from covey.jobs.job_log import KnownJob
 from covey.jobs.keeper import AttemptEnd
 
@@ -67,7 +68,7 @@ class Attempts:
     def lives(self, job: KnownJob) -> bool:
         """Whether the keeper of its last start lives."""
         self._children = [child for child in self._children if child.poll() is None]
-        return is_locked(self._lock(job, job.attempt))
+        return atomic_file.is_locked(self._lock(job, job.attempt))
 
     def code(self, job: KnownJob) -> int | None:
         """The exit code of its last start; None where nobody has written it down."""

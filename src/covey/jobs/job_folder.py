@@ -123,7 +123,7 @@ class JobFolder:
 
     def is_served(self) -> bool:
         """Whether a head serves it now."""
-        return is_locked(self.path / LOCK)
+        return atomic_file.is_locked(self.path / LOCK)
 
     @contextmanager
     def served(self, cluster: ServedCluster) -> Iterator[None]:
@@ -160,21 +160,6 @@ def is_own_folder(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock of this file."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -227,14 +227,4 @@ def read_now(record: Path) -> RunNow | None:
 
 def being_written(path: Path) -> bool:
     """Whether the process that writes this journal lives."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
+    return atomic_file.is_locked(path)
