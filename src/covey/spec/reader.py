@@ -9,13 +9,12 @@ value    = number | word | quoted string
 from __future__ import annotations
 
 import re
-from typing import NoReturn
 
 from covey.spec.call import BARE, Call, Grid, Scalar, Spec, SpecError, Value, read
+from covey.spec.text_reader import QUOTED, TextReader
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:\+\+)?")
 _KEY = re.compile(r"[a-z][a-z0-9_]*")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"' + r"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _JOINERS = ("over", "with")
 
 
@@ -48,7 +47,7 @@ def _split(text: str) -> list[tuple[int, str]]:
     """The pieces between commas outside parentheses and quotes, and where each begins."""
     pieces, begin, depth, at = [], 0, 0, 0
     while at < len(text):
-        quoted = _QUOTED.match(text, at)
+        quoted = QUOTED.match(text, at)
         if text[at] == "," and depth == 0:
             pieces.append((begin, text[begin:at]))
             begin = at + 1
@@ -57,11 +56,12 @@ def _split(text: str) -> list[tuple[int, str]]:
     return [*pieces, (begin, text[begin:])]
 
 
-class _Reader:
-    """A position in a text, and what may come next."""
+class _Reader(TextReader):
+    """Of a SPEC."""
 
     def __init__(self, text: str, grids: bool) -> None:
-        self.text, self.grids, self.at = text, grids, 0
+        super().__init__(text)
+        self.grids = grids
 
     def spec(self) -> Spec:
         strategy = self.call("a strategy")
@@ -73,7 +73,7 @@ class _Reader:
         return Spec(strategy, tuple(codecs), topology, mesh, self.text)
 
     def call(self, what: str) -> Call:
-        self.blank()
+        self.peek()
         at = self.at
         name = self.match(_NAME)
         if name is None or name in _JOINERS:
@@ -90,7 +90,7 @@ class _Reader:
         return Call(name, settings, at, places)
 
     def setting(self, settings: dict[str, Value], places: dict[str, int]) -> None:
-        self.blank()
+        self.peek()
         at = self.at
         key = self.match(_KEY)
         if key is None:
@@ -121,15 +121,8 @@ class _Reader:
             self.fail("expected a smaller number")
         return value
 
-    def quoted(self) -> str:
-        match = _QUOTED.match(self.text, self.at)
-        if match is None:
-            self.fail(f"this {self.text[self.at]} is never closed")
-        self.at = match.end()
-        return re.sub(r"\\(.)", r"\1", match[1] if match[1] is not None else match[2], flags=re.DOTALL)
-
     def joined(self, word: str) -> bool:
-        self.blank()
+        self.peek()
         match = re.compile(rf"{word}(?![a-z0-9_+])").match(self.text, self.at)
         self.at = match.end() if match else self.at
         return match is not None
@@ -137,24 +130,3 @@ class _Reader:
     def end(self, expected: str) -> None:
         if self.peek():
             self.fail(f"expected {expected}")
-
-    def blank(self) -> None:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
-
-    def peek(self) -> str:
-        self.blank()
-        return self.text[self.at : self.at + 1]
-
-    def skip(self, mark: str) -> bool:
-        found = self.peek() == mark
-        self.at += found
-        return found
-
-    def match(self, pattern: re.Pattern[str]) -> str | None:
-        match = pattern.match(self.text, self.at)
-        self.at = match.end() if match else self.at
-        return match[0] if match else None
-
-    def fail(self, why: str) -> NoReturn:
-        raise SpecError(self.text, self.at, why)

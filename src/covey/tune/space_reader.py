@@ -10,13 +10,12 @@ choice   = number | word | quoted string | name "(" [setting {"," setting}] ")"
 from __future__ import annotations
 
 import re
-from typing import NoReturn
 
-from covey.spec.call import BARE, Scalar, SpecError, read
+from covey.spec.call import BARE, Scalar, read
+from covey.spec.text_reader import TextReader
 from covey.tune.space import KINDS, Alternative, NumberRange, Space, Values
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"' + r"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _CALL = re.compile(r"[a-z][a-z0-9_]*(?=\s*\()")
 
 
@@ -27,11 +26,8 @@ def parse_space(text: str) -> Space:
     return Space(settings, places, text)
 
 
-class _SpaceReader:
-    """A position in a text, and what may come next."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+class _SpaceReader(TextReader):
+    """Of a SPACE."""
 
     def settings(self, end: str) -> tuple[dict[str, Values], dict[str, int]]:
         """Settings up to the end of the text, or to a closing parenthesis."""
@@ -125,32 +121,3 @@ class _SpaceReader:
             self.at = at
             self.fail("expected a value: a number, a word, a quoted string, or a range such as log(1e-4, 1)")
         return Alternative(value, at=at)
-
-    def quoted(self) -> str:
-        match = _QUOTED.match(self.text, self.at)
-        if match is None:
-            self.fail(f"this {self.text[self.at]} is never closed")
-        self.at = match.end()
-        return re.sub(r"\\(.)", r"\1", match[1] if match[1] is not None else match[2], flags=re.DOTALL)
-
-    def peek(self) -> str:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
-        return self.text[self.at : self.at + 1]
-
-    def skip(self, mark: str) -> bool:
-        found = self.peek() == mark
-        self.at += found
-        return found
-
-    def look(self, pattern: re.Pattern[str]) -> str | None:
-        match = pattern.match(self.text, self.at)
-        return match[0] if match else None
-
-    def match(self, pattern: re.Pattern[str]) -> str | None:
-        found = self.look(pattern)
-        self.at += len(found or "")
-        return found
-
-    def fail(self, why: str) -> NoReturn:
-        raise SpecError(self.text, self.at, why)
