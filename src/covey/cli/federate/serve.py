@@ -9,7 +9,7 @@ import typer
 
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.federate.simulate import FederatedRoundFlags
+from covey.cli.federate.simulate import FederatedRoundFlags, FederatedStrategy, SavedModel, ScoreRounds
 from covey.cli.options import flag
 from covey.cli.training import ShownRequest, importing, refuse_early, train
 
@@ -20,20 +20,14 @@ PORT = "The port"
 def command(
     *,
     task: options.Task,
-    strategy: Annotated[
-        str, flag("--strategy", "SPEC", "fedavg, fedsgd, fedprox, fedopt or fedbuff, with settings.", options.RUN)
-    ] = "fedavg",
+    strategy: FederatedStrategy = "fedavg",
     keys: Annotated[Path, flag("--keys", "FOLDER", "Where clients are enrolled: `covey federate keys add`.", PORT)],
     listen: Annotated[str, flag("--listen", "[HOST]:PORT", "Where clients dial in.", PORT)] = ":7070",
     rounds: FederatedRoundFlags,
     seed: options.Seed = 0,
     until: options.Until = None,
-    score_every: Annotated[
-        int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
-    ] = 1,
-    save: Annotated[
-        Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)
-    ] = None,
+    score_every: ScoreRounds = 1,
+    save: SavedModel = None,
     checkpoint: Annotated[
         Path | None,
         flag("--checkpoint", "DIR", "Keep the service here between rounds; go on from what is there.", options.KEEP),

@@ -13,6 +13,14 @@ from covey.cli.training import ShownRequest, importing, refuse_early, train
 
 CLIENTS, ROUNDS = "The clients", "The rounds"
 
+FederatedStrategy = Annotated[
+    str, flag("--strategy", "SPEC", "fedavg, fedsgd, fedprox, fedopt or fedbuff, with settings.", options.RUN)
+]
+ScoreRounds = Annotated[
+    int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
+]
+SavedModel = Annotated[Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedRoundFlags(options.FlagGroup):
@@ -52,23 +60,17 @@ class PopulationFlags(options.FlagGroup):
 def command(
     *,
     task: options.Task,
-    strategy: Annotated[
-        str, flag("--strategy", "SPEC", "fedavg, fedsgd, fedprox, fedopt or fedbuff, with settings.", options.RUN)
-    ] = "fedavg",
+    strategy: FederatedStrategy = "fedavg",
     population: PopulationFlags,
     rounds: FederatedRoundFlags,
     seed: options.Seed = 0,
     until: options.Until = None,
-    score_every: Annotated[
-        int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
-    ] = 1,
+    score_every: ScoreRounds = 1,
     epsilon: Annotated[
         float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
     ] = None,
     timing_only: Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only.", CLIENTS)] = False,
-    save: Annotated[
-        Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)
-    ] = None,
+    save: SavedModel = None,
     log: options.Log = None,
     record: options.RecordFlags,
     output: options.OutputFlags,
