@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from covey.names import meant
 from covey.spec.call import SpecError
+from covey.spec.text_reader import TextReader
 
 OPS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 _FIELD = re.compile(r"[A-Za-z_][\w./-]*")
 _OP = re.compile(r">=|<=|!=|=|>|<")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"' + r"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _WORD = re.compile(r"""[^\s()"'<>=!]+""")
 DEEP = 50  # parentheses inside each other
 BEGINNINGS = ("data", "source", "commit")  # hashes, of which the first characters are enough
@@ -64,11 +64,12 @@ def parse_condition(text: str) -> Condition:
     return Condition(test, text, reader.fields)
 
 
-class _ConditionReader:
-    """A position in a text, and what may come next."""
+class _ConditionReader(TextReader):
+    """Of a condition; spaces may stand everywhere."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at, self.fields = text, 0, dict[str, int]()
+        super().__init__(text)
+        self.fields: dict[str, int] = {}
 
     def either(self, deep: int) -> Test:
         tests = [self.both(deep)]
@@ -90,7 +91,7 @@ class _ConditionReader:
             if not self.match(re.compile(r"\)")):
                 self.fail("expected 'and', 'or' or ')'")
             return inner
-        self.blank()
+        self.peek()
         at = self.at
         field = self.match(_FIELD)
         if field is None or field in ("and", "or"):
@@ -103,14 +104,8 @@ class _ConditionReader:
         return lambda facts: field in facts and compared(field, facts[field], op, value)
 
     def value(self) -> WrittenValue:
-        self.blank()
-        quoted = _QUOTED.match(self.text, self.at)
-        if quoted:
-            self.at = quoted.end()
-            text = quoted[1] if quoted[1] is not None else quoted[2]
-            return WrittenValue(re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL), None)
-        if self.text[self.at : self.at + 1] in ("'", '"'):
-            self.fail(f"this {self.text[self.at]} is never closed")
+        if self.peek() in ("'", '"'):
+            return WrittenValue(self.quoted(), None)
         at, word = self.at, self.match(_WORD)
         if word is None or word in ("and", "or"):
             self.fail("expected a value: a number, a word or a quoted string", at)
@@ -122,23 +117,17 @@ class _ConditionReader:
     def word(self, word: str) -> bool:
         return self.match(re.compile(rf"{word}(?![\w./-])")) is not None
 
-    def match(self, what: re.Pattern[str]) -> str | None:
-        self.blank()
-        found = what.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found[0] if found else None
-
-    def blank(self) -> None:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
+    def match(self, pattern: re.Pattern[str]) -> str | None:
+        self.peek()
+        return super().match(pattern)
 
     def end(self) -> None:
-        self.blank()
-        if self.at < len(self.text):
+        if self.peek():
             self.fail("expected 'and', 'or' or the end")
 
     def fail(self, why: str, at: int | None = None) -> NoReturn:
-        raise SpecError(self.text, self.at if at is None else at, why)
+        self.at = self.at if at is None else at
+        super().fail(why)
 
 
 def compared(field: str, fact: Fact, op: str, value: WrittenValue) -> bool:
