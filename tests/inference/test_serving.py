@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class RunningEndpoint:
         return told["replicas"], told["replicas_lost"]
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-        link = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        link = HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             given = {"Content-Type": "application/json"} | {key.replace("_", "-"): headers[key] for key in headers}
             link.request(method, path, body or None, given)
@@ -80,10 +81,16 @@ class RunningEndpoint:
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoint]:
-    folder = tmp_path_factory.mktemp("served")
+    """Patient: on a busy machine it may take long until a replica is back."""
+    with serving(tmp_path_factory.mktemp("served"), deadline="100s") as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def serving(folder: Path, deadline: str) -> Iterator[RunningEndpoint]:
     (folder / "picky.py").write_text(TASK)
     save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
-    flags = "--task picky.py --replicas 2 --threads 1 --port 0 --body 10KB"
+    flags = f"--task picky.py --replicas 2 --threads 1 --port 0 --body 10KB --deadline {deadline}"
     words = ["-m", "covey", "serve", "model.safetensors", *flags.split()]
     environment = {name: value for name, value in os.environ.items() if name != "COVEY_TOKEN"}
     with subprocess.Popen(
@@ -96,7 +103,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoi
             process.kill()
 
 
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
+def until(true: Callable[[], bool], seconds: float = 100) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
@@ -162,19 +169,20 @@ def test_an_input_that_ends_its_replica_is_given_up_and_others_are_answered(endp
     assert found == [(500, {"error": "2 replicas ended while they computed it"})]
 
 
-def test_a_replica_that_hangs_is_replaced(endpoint: RunningEndpoint) -> None:
-    until(lambda: endpoint.standing()[0] == 2)
-    _, lost = endpoint.standing()
-    os.kill(endpoint.replicas()[0], signal.SIGSTOP)
-    with ThreadPoolExecutor(4) as clients:
-        answers = Counter(status for status, _ in clients.map(lambda number: endpoint.predict(number, 0), range(40)))
-    assert set(answers) <= {200, 504} and answers[504] <= 4, "only the batch that it had is late"
-    until(lambda: endpoint.standing() == (2, lost + 1))
-
-
 def test_it_ends_well_and_leaves_no_process(endpoint: RunningEndpoint) -> None:
     until(lambda: endpoint.ask("GET", "/health")[1]["replicas"] == 2)
     replicas = endpoint.replicas()
     endpoint.process.terminate()
     assert endpoint.process.wait(30) == 0
     assert len(replicas) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in replicas)
+
+
+def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path, deadline="5s") as endpoint:
+        os.kill(endpoint.replicas()[0], signal.SIGSTOP)
+        with ThreadPoolExecutor(4) as clients:
+            answers = Counter(
+                status for status, _ in clients.map(lambda number: endpoint.predict(number, 0), range(40))
+            )
+        assert set(answers) <= {200, 504} and answers[504] <= 4, "only the batch that it had is late"
+        until(lambda: endpoint.standing() == (2, 1))
