@@ -7,6 +7,7 @@ CoveyError            everything covey raises on purpose
   LeadLost            another launcher may have this run by now   (why; what is kept)
   SaveError           the run is over, its model is not saved     (where and why; the result is in it)
   WireError           something that arrived was refused          (what and from whom)
+  ShardError          a shard of the data cannot be trained on    (which one, and why)
   SumAbandoned        a secure sum cannot be opened               (how many clients are missing)
   RoleFailed          a role's own code raised                    (the user's traceback, once)
   PeerLost            a role stopped answering                    (which one, last heard when)
@@ -64,6 +65,10 @@ class SaveError(CoveyError):
 
 class WireError(CoveyError):
     """Something that arrived on a link was refused."""
+
+
+class ShardError(CoveyError):
+    """A shard of the data is damaged, truncated, changed or hostile: nothing of it is trained on."""
 
 
 class SumAbandoned(CoveyError):

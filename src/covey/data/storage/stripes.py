@@ -1,0 +1,84 @@
+"""Shards whose every byte is checked before anybody sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+from covey.data.storage.index import ShardEntry
+from covey.data.storage.source import FolderSource, ShardSource
+
+MEMORY = 256 << 20  # bytes of stripes that a process keeps of a source that is far away
+
+
+class CheckedSource(ShardSource):
+    """The shards of an index. What is read is read in whole stripes, and each must have the hash that the index says.
+
+    Of a folder each stripe is checked once in a process, when it is first touched. Of other sources checked stripes are
+    kept in memory, the least recently used ones are dropped. A cache overrides `stripe`.
+    """
+
+    def __init__(self, source: ShardSource, entries: Iterable[ShardEntry], memory: int = MEMORY) -> None:
+        super().__init__(source.place)
+        self.source, self.memory = source, memory
+        self.entries = {entry.name: entry for entry in entries}
+        self._checked: set[tuple[str, int]] = set()
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.entries)
+
+    def size(self, name: str) -> int:
+        return self.entries[name].size
+
+    def stripe(self, entry: ShardEntry, number: int) -> bytes:
+        """The bytes of a stripe; ShardError if they are not what the index says."""
+        data = self.source.read(entry.name, *entry.bounds(number))
+        if not entry.fits(number, data):
+            first, last = entry.bounds(number)
+            raise self.error(entry.name, f"is damaged, or changed: its bytes {first} to {last} have another hash")
+        return data
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        entry = self.entries[name]
+        if not 0 <= start <= stop <= entry.size:
+            raise self.error(name, f"has {entry.size} bytes; bytes {start} to {stop} were asked for")
+        if isinstance(self.source, FolderSource):
+            self._check(entry, start, stop)
+            return self.source.read(name, start, stop)
+        parts = [self._near(entry, number)[first:last] for number, first, last in entry.parts(start, stop)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check(self, entry: ShardEntry, start: int, stop: int) -> None:
+        if self.source.size(entry.name) != entry.size:
+            there = self.source.size(entry.name)
+            raise self.error(entry.name, f"has {there} bytes, and the index says {entry.size}: truncated, or changed")
+        for number in range(start // entry.stripe, -(-stop // entry.stripe)):
+            if (entry.name, number) not in self._checked:
+                self.stripe(entry, number)
+                self._checked.add((entry.name, number))
+
+    def _near(self, entry: ShardEntry, number: int) -> bytes:
+        key = entry.name, number
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        data = self.stripe(entry, number)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = data
+                self._bytes += len(data)
+            while self._bytes > self.memory and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return data
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "entries": tuple(self.entries.values()), "memory": self.memory}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
