@@ -31,7 +31,7 @@ COMMON: Mapping[str, tuple[Any, ...]] = {
 TRIED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "a_bsp": {"chunks": (1, 3)},
     "ako": {"partitions": (1, 3)},
-    "allreduce": {"bucket": (800, "1KB", "auto")},
+    "allreduce": {"bucket": (800, "1KB", "auto"), "window": (800, "4KB")},
     "asynchronous": {"momentum": (0.3, 0.9)},
     "bigdl": {"drop": (0.2, 0.5), "most": (0.1, 0.6), "warmup": (1, 3), "window": (1, 3)},
     "bosen": {"rate": ("40kbit", "40mbit"), "row": (20, 1024)},
@@ -67,7 +67,8 @@ TRIED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 PAIRS: Mapping[str, tuple[str, ...]] = {
     "allreduce": ("pattern=hierarchical, local=1", "pattern=hierarchical, local=3", "pattern=hierarchical, bucket=800",
-                  "pattern=binomial, bucket=800", "pattern=halving, bucket=800", "pattern=auto, bucket=800"),
+                  "pattern=binomial, bucket=800", "pattern=halving, bucket=800", "pattern=auto, bucket=800",
+                  "pattern=switch, window=800", "pattern=switch, window=800, bucket=800"),
     "asynchronous": ("epoch=0.5, unit=samples", "epoch=0.8, unit=samples", "damping=dynamic, weight=1.0"),
     "bigdl": ("drop=0.3, warmup=1, window=2, parts=2", "drop=0.2, most=1.0, warmup=2, window=3, parts=2",
               "drop=0.4, most=0.4, warmup=1, window=1, parts=3"),

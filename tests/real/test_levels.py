@@ -16,6 +16,7 @@ LAYOUTS = [
     pytest.param("bsp over hashed(count=2)", 2, marks=pytest.mark.full),
     pytest.param("allreduce(pattern=halving)", None, marks=pytest.mark.full),
     pytest.param("allreduce(pattern=scatter, bucket=64)", None, marks=pytest.mark.full),
+    pytest.param("allreduce(pattern=switch, window=640)", None, marks=pytest.mark.full),
 ]
 
 
@@ -31,6 +32,14 @@ def test_it_goes_on_to_the_very_same_weights(room: Room, spec: str, servers: int
     resumed = fit(task, spec, 3, servers=servers, epochs=12, resume=kept)
     assert not differing(whole.weights, resumed.weights)
     assert (resumed.samples, resumed.updates, resumed.traffic) == (whole.samples, whole.updates, whole.traffic)
+
+
+def test_a_switch_adds_up_also_where_workers_share_memory(room: Room) -> None:
+    task = room.task(samples=70, batch_size=8)
+    real = fit(task, "allreduce(pattern=switch, window=640)", 3, epochs=2)
+    virtual = fit(task, "allreduce(pattern=scatter)", 3, epochs=2, engine="simulated")
+    assert not differing(real.weights, virtual.weights)
+    assert all("switch 0" in link for link in real.traffic.by_link)
 
 
 @pytest.mark.parametrize(

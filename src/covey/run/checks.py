@@ -190,7 +190,9 @@ def _check_leases(chosen: Strategy, deal: Shards, workers: WorkerRange, given: O
 
 
 def _held_back(chosen: Strategy, servers: int) -> str:
-    """Why this number of servers may not drop a push, if so: a gradient that one of them has had comes again."""
+    """Why workers cannot come and go with these settings, if so: a gradient that a server has had comes again."""
+    if chosen.settings.get("pattern") == "switch":
+        return f"{chosen.text}: {chosen.rigid}"
     if chosen.settings.get("filter") != "significance" or servers < 2:
         return ""
     return (

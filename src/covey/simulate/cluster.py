@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
 from covey.errors import PlanError
 from covey.simulate.machines import EASY, FREE, LINK, CodecTime, Handling, Link, Machine
-from covey.simulate.units import AT_ONCE, Seconds, parse_duration, parse_rate
+from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
 
 Host = str  # "worker 3", "server 0": as roles are shown to people
 Sharing = Literal["fifo", "fair", "tcp"]
@@ -67,7 +67,9 @@ class Cluster:
         return bool(self.machines or self.coding) or self.handling != EASY or any(link.cpu != FREE for link in links)
 
     def link_of(self, host: Host) -> Link:
-        """The link of one host."""
+        """The link of one host; a switch has a port for each of the others unless its link says otherwise."""
+        if host.startswith("switch ") and host not in self.links:
+            return replace(self.link, bandwidth=BytesPerSecond(math.inf), uplink=None)
         return self.links.get(host, self.link)
 
     @property

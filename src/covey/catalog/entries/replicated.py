@@ -22,10 +22,12 @@ ENTRIES: Mapping[str, Entry] = {
         details="`pattern` is how gradients are summed: `ring`, `binomial` tree, `star`, `chain`, recursive "
         "`doubling`, `halving` (a ring's bytes in 2 log2 n rounds), `scatter`, `butterfly`, `bruck` (the fewest "
         "rounds for any n), or `hierarchical`: first among `local` workers of one machine (`local=0`: of one host), "
-        "then between machines. `auto` measures the link and takes the fastest; the result's notes say which. Where "
-        "all run on one host, or with `native=true`, the engine's own sum comes first. With `bucket=4MB` gradients "
-        "leave in buckets of about that size while backward still runs; `auto` chooses their number. The result is "
-        "bit-identical for every size.",
+        "then between machines. With `switch` a role in the network adds up what workers send, with `scatter`'s bits "
+        "and half of a ring's bytes; `window` is its memory, which bounds what is under way. `auto` measures the "
+        "link and takes the fastest; the result's notes say which. Where all run on one host, or with `native=true`, "
+        "the engine's own sum comes first, except with `switch`. With `bucket=4MB` gradients leave in buckets of "
+        "about that size while backward still runs; `auto` chooses their number. The result is bit-identical for "
+        "every size.",
         mathematics=MEAN_GRADIENT,
         traffic=TrafficFormula("2 (n-1)/n", formulas.every_step),
         timelines=("allreduce", "allreduce(pattern=halving)", "allreduce(pattern=hierarchical)"),

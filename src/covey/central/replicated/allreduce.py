@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from covey.central.replicated.switch import SWITCH, Switch, switched
 from covey.errors import PlanError
 from covey.exchange.auto import means as means_of
 from covey.exchange.averaging import mean_gradient
 from covey.exchange.codec import Codec, dense
 from covey.exchange.collectives import by_name
 from covey.exchange.collectives.compressed import check_pattern, gradient_coder
+from covey.exchange.collectives.costs import SLOTS
 from covey.exchange.collectives.probe import PatternChoice, PatternRequest, Trial
 from covey.exchange.collectives.ring_slices import Frame
 from covey.exchange.collectives.sums import Group, Pattern
@@ -24,6 +26,7 @@ from covey.program import Memory, Node, Program
 from covey.servers.common_states import WholeReplica, enter
 from covey.servers.leased_batches import leased_gradient
 from covey.servers.leased_rounds import LeasedRounds
+from covey.servers.server_program import serve
 from covey.servers.together import Together
 from covey.simulate.units import parse_size
 from covey.strategy import GROW, Description, Role, Strategy, TaskTerms, Taxonomy
@@ -157,20 +160,26 @@ async def tell(node: Node, choice: PatternChoice) -> None:
 class Allreduce:
     """All-reduce of gradients with a replicated optimizer, as PyTorch's DistributedDataParallel does."""
 
-    pattern: by_name.Name | Literal["auto"] = "ring"  # auto: what is fastest on the link as it is measured
+    pattern: by_name.Name | Literal["switch", "auto"] = "ring"  # auto: what is fastest on the link as it is measured
     local: int = 2  # hierarchical: neighbouring workers per machine; 0: as placed
     bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
+    window: int | str = "1MB"  # switch: bytes of its memory, which is what may be under way
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.pattern != "auto":
-            by_name.pattern("allreduce", self.pattern, self.local)
+            by_name.pattern("allreduce", self.among_workers, self.local)
         work = codec.either(self.uncompressed, self.compressed)(codec)
+        switch: list[Role] = []
+        if self.pattern == "switch":
+            work = partial(switched, work=work, window=self.window_bytes())
+            switch = [Role(SWITCH, partial(serve, Switch))]
 
         def roles(workers: int, servers: int) -> list[Role]:
-            return [
+            members = (
                 Role(Address("worker", rank), work, trains=True, scored=rank == 0, one_batch=True, together=True)
                 for rank in range(workers)
-            ]
+            )
+            return [*members, *switch]
 
         return Strategy(
             name="allreduce", settings=self.written(), roles=roles,
@@ -188,7 +197,7 @@ class Allreduce:
 
     def uncompressed(self, codec: Codec) -> Program:
         local = 0 if self.pattern == "auto" else self.local  # machines as they are, where that is up to the group
-        return partial(worker, wish=PatternRequest(pattern=self.pattern, bucket=self.bucket_bytes()), local=local)
+        return partial(worker, wish=PatternRequest(pattern=self.among_workers, bucket=self.bucket_bytes()), local=local)
 
     def compressed(self, codec: Codec) -> Program:
         levels = self.pattern == "hierarchical" and not codec.adds_up
@@ -201,17 +210,32 @@ class Allreduce:
                 f"allreduce with {codec.name}: a codec sees the whole gradient, after backward, so bucket=0; and what "
                 "auto measures is for plain numbers, so name the pattern"
             )
-        summing = by_name.pattern("allreduce", self.pattern, self.local)
+        summing = by_name.pattern("allreduce", self.among_workers, self.local)
         return partial(compressed, codec=codec, summing=summing, local=self.local if levels else 0)
+
+    @property
+    def among_workers(self) -> str:
+        """The pattern that workers would sum in, where no switch does it for them."""
+        return "ring" if self.pattern == "switch" else self.pattern
 
     def rigid(self) -> str:
         """Why a round that a loss broke off could not be repeated, if so."""
+        if self.pattern == "switch":
+            return "the switch waits for the lost worker's part of a sum: use another pattern"
         if self.pattern == "auto":
             return "what the workers measured is not told to a new one: name a pattern"
         return "a sum is broken off in the middle of backward: use bucket=0" if self.bucket else ""
 
+    def window_bytes(self) -> int:
+        size = self.window if isinstance(self.window, int) else parse_size(self.window)
+        if size < SLOTS * 8:
+            raise PlanError(f"allreduce(window={size}): a switch needs {SLOTS * 8} bytes or more, such as 1MB")
+        return size
+
     def bucket_bytes(self) -> int | Literal["auto"]:
         if self.bucket == "auto":
+            if self.pattern == "switch":
+                raise PlanError("allreduce(bucket=auto, pattern=switch): auto measures sums among workers; give bytes")
             return "auto"
         size = self.bucket if isinstance(self.bucket, int) else parse_size(self.bucket)
         if size < 0:
@@ -221,5 +245,6 @@ class Allreduce:
     def written(self) -> dict[str, object]:
         """A ring after backward goes without saying."""
         pattern = {} if self.pattern == "ring" else {"pattern": self.pattern}
-        machine = {"local": self.local} if self.pattern == "hierarchical" else {}
+        machine: dict[str, object] = {"local": self.local} if self.pattern == "hierarchical" else {}
+        machine |= {"window": self.window} if self.pattern == "switch" else {}
         return {**pattern, **machine, **({"bucket": self.bucket} if self.bucket else {})}

@@ -26,7 +26,7 @@ PATTERNS: Mapping[str, Pattern] = {
 SHAPES: Mapping[str, str] = {
     "ring": "closed ring", "binomial": "binomial tree", "star": "star", "chain": "chain", "doubling": "hypercube",
     "halving": "hypercube", "scatter": "complete", "hierarchical": "rings within and between machines",
-    "butterfly": "butterfly", "bruck": "circulant graph", "auto": "as measured",
+    "butterfly": "butterfly", "bruck": "circulant graph", "switch": "switch", "auto": "as measured",
 }  # fmt: skip
 
 

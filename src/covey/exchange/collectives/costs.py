@@ -12,6 +12,7 @@ from covey.exchange.collectives.sums import links
 from covey.model.compute_shares import in_backward
 
 BUCKETS = 64  # of a gradient, at most
+SLOTS = 8  # pieces that the memory of a switch holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,23 @@ DELAYS: Mapping[str, Callable[[int, float], Delay]] = {
     "bruck": _bruck, "binomial": _binomial, "chain": _chain, "star": _star,
 }  # fmt: skip
 """Of n ranks and this many bytes. Of equals the first one is chosen; `hierarchical` needs to be told who is near."""
+
+
+def switch_pieces(nbytes: int, window: int) -> int:
+    """In how many pieces a vector passes a switch with a memory of `window` bytes."""
+    return max(1, -(-nbytes * SLOTS // window))
+
+
+def switch_seconds(link: LinkTimes, nbytes: int, window: int) -> float:
+    """How long a sum takes in a switch with a port for each of any number of ranks, which all have equal links.
+
+    The last piece leaves when all before it have left, and when the piece that was in its slot has come back.
+    """
+    count = switch_pieces(nbytes, window)
+    piece = nbytes / count * link.byte
+    back = 2 * (link.latency + piece)
+    turns, before = divmod(count - 1, SLOTS)
+    return max((count - 1) * piece, turns * back + before * piece) + back
 
 
 def step_seconds(name: str, link: LinkTimes, n: int, nbytes: float, compute: float, buckets: int) -> float:
