@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.cli import app
+from covey.engines.machine import cores
 from covey.errors import PlanError
 from covey.jobs import head as heads
 from covey.jobs.head import Head
@@ -174,13 +175,38 @@ def test_what_can_be_suspended_and_resized(tmp_path: Path) -> None:
 
 def test_the_command_of_a_start(tmp_path: Path) -> None:
     job = job_request([*RUN, "--workers", "1:3"], tmp_path, 0.0)
-    words = attempt_words(job, tmp_path, 1)
+    words = attempt_words(job, tmp_path, 1, threads=3)
     assert words[: len(job.words)] == job.words and "--resume" not in words
+    assert words[words.index("--threads") + 1] == "3", "it would take the whole machine"
     assert words[words.index("--faults") + 1] == "leave worker 1@0s; leave worker 2@0s"
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/latest").write_text("checkpoint-000001")
-    again = attempt_words(job, tmp_path, 3)
+    again = attempt_words(job, tmp_path, 3, threads=3)
     assert again[again.index("--resume") + 1] == str(tmp_path / "kept") and "--faults" not in again
+    own = job_request([*RUN, "--threads=2"], tmp_path, 0.0)
+    assert "--threads" not in attempt_words(own, tmp_path, 2, threads=3), "it has said itself"
+
+
+def test_a_worker_has_the_share_of_the_cores_that_its_slot_is(folder: JobFolder) -> None:
+    for slots, threads in ((1, cores()), (cores(), 1), (10_000, 1)):
+        assert Head(folder.made(), ServedCluster(slots, "fair"), lambda line: None).attempts.threads == threads
+
+
+def test_of_a_job_that_waits_it_is_known_what_jobs_like_it_were_measured_to_be(folder: JobFolder) -> None:
+    """A waiting job of 1 epoch is shorter than a running one of 2; one of another strategy is not known to be."""
+    running = folder.submit([*RUN, "--workers", "1"])
+    head = head_of(folder, slots=1, policy="optimus")
+    head.look()
+    head.progress[running].total, head.progress[running].speeds = 4000.0, {1: 100.0}
+    head.progress[running].done = 400.0
+    other = folder.submit([*RUN[:3], "allreduce", "--epochs", "1", "--workers", "1"])
+    head.look()
+    assert not head.attempts.asked and statuses(folder)[other] == "waiting"
+    short = folder.submit([*RUN[:-1], "1", "--workers=1", "--seed", "7"])
+    head.look()
+    assert head.attempts.asked == [running] and head.decided.workers == {short: 1}
+    seen = head.progress[short].view(head.jobs[short], 0.0, [(head.jobs[running].request, head.progress[running])])
+    assert (seen.total, seen.speeds) == (2000.0, ((1, 100.0),))
 
 
 def test_jobs_take_turns_and_none_starts_before_the_other_has_ended(

@@ -174,6 +174,13 @@ def test_optimus_starts_those_first_that_end_soonest() -> None:
     assert optimus(cluster(long, short, slots=1)).workers == {"b": 1}
 
 
+def test_optimus_takes_a_job_that_was_never_measured_for_a_usual_one() -> None:
+    """One sample a second would be the guess of nobody, and leave such a job behind all others for ever."""
+    long, new = job("a", total=9000.0), job("b", arrived=1.0, total=900.0, speeds=())
+    assert optimus(cluster(long, new, slots=1)).workers == {"b": 1}
+    assert optimus(cluster(replace(new, name="c"), new, slots=2)).workers == {"b": 1, "c": 1}
+
+
 def test_slaq_gives_a_converged_job_one_worker_and_a_fresh_one_the_rest() -> None:
     over = tuple((100.0 * k, 0.5 + 0.5**k) for k in range(1, 21))
     old, new = job("old", curve=over, done=2000.0), job("new", curve=FALLING[:4], done=400.0)

@@ -27,8 +27,8 @@ TAIL = 1 << 14  # bytes of what a job printed, in which its last line is looked 
 class Attempts:
     """The starts of all jobs of a folder. The keeper of a start holds the lock of its file while it lives."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        self.folder, self.threads = folder, threads  # of each worker
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, job: KnownJob, number: int, workers: int) -> None:
@@ -41,7 +41,7 @@ class Attempts:
         output = os.open(place / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            words = attempt_words(job.request, place, workers)
+            words = attempt_words(job.request, place, workers, self.threads)
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", keeper.__name__, str(place), str(number), str(lock), *words],
                 cwd=job.request.cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from covey.engines import machine
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.errors import PlanError, WireError
 from covey.jobs.attempts import Attempts
-from covey.jobs.job_command import refusal
+from covey.jobs.job_command import likeness, refusal
 from covey.jobs.job_folder import STOP, JobFolder, ServedCluster, too_large
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
-from covey.jobs.job_progress import JobProgress
+from covey.jobs.job_progress import JobProgress, groups_alike
 from covey.policy.sharing import sharing_policy
 from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.job_view import JobsView, Pair
@@ -32,7 +33,7 @@ class Head:
         self.policy = sharing_policy(cluster.policy)
         self.log = JobLog(folder.path)
         self.jobs = known_jobs(folder, self.log.entries)
-        self.attempts = Attempts(folder.path)
+        self.attempts = Attempts(folder.path, max(1, machine.cores() // cluster.slots))
         self.progress: dict[str, JobProgress] = {}
         self.decided = Allocation({})
         self.packings: dict[Pair, float] = {}
@@ -143,12 +144,13 @@ class Head:
     def _decide(self) -> None:
         """Ask the policy."""
         alive = [job for job in self.jobs.values() if not job.over and self._ending.get(job.name) != "stopped"]
-        for job in alive:
+        for job in self.jobs.values():
             if job.status == "running" or job.name not in self.progress:
                 self._measure(job)
         self._measure_pairs()
         now = time.time()
-        views = tuple(self.progress[job.name].view(job, now) for job in alive)
+        alike = groups_alike((job.request, self.progress[job.name]) for job in self.jobs.values())
+        views = tuple(self.progress[job.name].view(job, now, alike[likeness(job.request)]) for job in alive)
         going = [job for job in self.jobs.values() if job.status == "running" and job not in alive]
         slots = self.cluster.slots - sum(job.workers for job in going)
         view = JobsView(now, slots, views, self.cluster.slice, self.packings)

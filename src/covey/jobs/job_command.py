@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,8 @@ COMMANDS = ("run", "launch", "compare", "simulate", "tune")
 OWN = (
     "--checkpoint", "--every", "--resume", "--runs", "--no-record", "--standby", "--keeper", "--faults", "--spot-trace",
 )  # fmt: skip
+LENGTHS = ("--epochs", "--steps")
+UNLIKE = (*LENGTHS, "--workers", "--seed", "--save", "--json", "--report")  # options that change no speed of one worker
 RESUMABLE = ("local", "lab", "ray")  # engines on which an interrupted run keeps a checkpoint that the next one finds
 
 Natural = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -109,12 +112,34 @@ def option_value(words: Sequence[str], name: str) -> str | None:
     return found
 
 
-def attempt_words(job: JobRequest, folder: Path, workers: int) -> list[str]:
-    """The command that starts a job, or continues it, with so many workers."""
+def likeness(job: JobRequest) -> tuple[str, ...]:
+    """What jobs have in common that train alike: their command without how long, with whom and where to."""
+    found, skipped = [job.cwd], False
+    for word in job.words:
+        name, given, _ = word.partition("=")
+        if not skipped and name not in UNLIKE:
+            found.append(word)
+        skipped = not skipped and name in UNLIKE and not given
+    return tuple(found)
+
+
+def length(job: JobRequest) -> tuple[str, float]:
+    """How long a job trains, and in what that is counted; `("", 1.0)` where its command does not say so."""
+    for name in LENGTHS:
+        with suppress(ValueError):
+            if (value := float(option_value(job.words, name) or 0)) > 0:
+                return name, value
+    return "", 1.0
+
+
+def attempt_words(job: JobRequest, folder: Path, workers: int, threads: int) -> list[str]:
+    """The command that starts a job, or continues it, with so many workers of so many threads each."""
     words = list(job.words)
     if words[0] != "run":
         return words
     kept = folder / "kept"
+    if option_value(words, "--threads") is None:  # a run takes the whole machine, if nobody says otherwise
+        words += ["--threads", str(threads)]
     words += ["--runs", str(folder / "runs")]
     if job.kept:
         words += ["--checkpoint", str(kept), "--every", "30s"]

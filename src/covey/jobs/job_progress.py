@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
+from typing import TypeAlias
 
 from covey.errors import WireError
+from covey.jobs.job_command import JobRequest, length, likeness
 from covey.jobs.job_log import KnownJob
 from covey.observe import journal
 from covey.observe.facts import JOURNAL, RecordFacts, read_facts
@@ -72,13 +74,38 @@ class JobProgress:
             if not packed:
                 self.speeds[job.workers] = self.rate
 
-    def view(self, job: KnownJob, now: float) -> JobView:
-        """The job, as a policy sees it. Its slice begins when it trains: starting may take longer than a slice."""
+    def view(self, job: KnownJob, now: float, alike: Sequence[MeasuredJob] = ()) -> JobView:
+        """The job, as a policy sees it; what was not measured yet is as it is of jobs that are alike.
+
+        Its slice begins when it trains: starting may take longer than a slice.
+        """
         asked = job.request
         since = (self.trains_since or now) if job.status == "running" else job.since
+        speeds = {workers: speed for _, other in alike for workers, speed in other.speeds.items()} | self.speeds
         return JobView(
             name=job.name, arrived=asked.submitted, least=asked.least, most=asked.most, workers=job.workers,
-            since=since, done=self.done, total=self.total, converges=self.converges,
-            curve=tuple(sorted(self.curve.items())), speeds=tuple(sorted(self.speeds.items())), servers=self.servers,
+            since=since, done=self.done, total=self.total or _total_like(asked, alike), converges=self.converges,
+            curve=tuple(sorted(self.curve.items())), speeds=tuple(sorted(speeds.items())), servers=self.servers,
             batch=self.batch, keepable=asked.kept, stages=parse_stages(asked.stages) if asked.stages else (),
         )  # fmt: skip
+
+
+MeasuredJob: TypeAlias = tuple[JobRequest, JobProgress]
+
+
+def groups_alike(measured: Iterable[MeasuredJob]) -> dict[tuple[str, ...], list[MeasuredJob]]:
+    """Jobs that train alike, by what they have in common."""
+    found: dict[tuple[str, ...], list[MeasuredJob]] = {}
+    for request, progress in measured:
+        found.setdefault(likeness(request), []).append((request, progress))
+    return found
+
+
+def _total_like(asked: JobRequest, alike: Sequence[MeasuredJob]) -> float | None:
+    """Samples of a job that was never started: of one that is alike, for as many epochs or steps."""
+    unit, many = length(asked)
+    for request, known in alike:
+        other, theirs = length(request)
+        if known.total and other == unit:
+            return known.total * many / theirs
+    return None

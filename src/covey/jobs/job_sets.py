@@ -13,6 +13,8 @@ import msgspec
 
 from covey.decoding import WireFormat
 from covey.errors import PlanError
+from covey.jobs.job_progress import SHORTEST
+from covey.observe.journal import JournalMoment
 from covey.policy.sharing.curve_fitting import speed_model
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ def _curve(name: str, records: Iterable[RunRecordFolder]) -> JobCurve:
     measured: dict[int, float] = {}
     for record in same:
         assert record.result is not None
-        measured[record.result.workers] = record.result.samples / record.result.seconds
+        measured[record.result.workers] = _speed(record)
     result = same[-1].result
     assert result is not None
     shares = [times.compute for who, times in result.roles.items() if who.startswith("worker")]
@@ -135,6 +137,15 @@ def _curve(name: str, records: Iterable[RunRecordFolder]) -> JobCurve:
         name=name, samples=[float(samples) for samples, _ in points], losses=[loss for _, loss in points],
         speeds={str(workers): speed for workers, speed in sorted(predicted.items())}, compute=compute,
     )  # fmt: skip
+
+
+def _speed(record: RunRecordFolder) -> float:
+    """Samples per second; of a real run by the clock on the wall, as the slots are also taken while it is scored."""
+    assert record.result is not None
+    moments = [event for event in record.events if isinstance(event, JournalMoment) and event.samples]
+    if record.result.engine == "simulated" or len(moments) < 2 or moments[-1].at - moments[0].at < SHORTEST:
+        return record.result.samples / record.result.seconds
+    return (moments[-1].samples - moments[0].samples) / (moments[-1].at - moments[0].at)
 
 
 def predicted_speeds(measured: dict[int, float], compute: float) -> dict[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from covey.policy.sharing.allocation import Allocation, admitted
-from covey.policy.sharing.greedy import Cost, greedy
+from covey.policy.sharing.greedy import Cost, Counts, greedy
 from covey.policy.sharing.job_view import JobsView, JobView
 
 
@@ -14,8 +14,8 @@ def optimus(view: JobsView) -> Allocation:
 
     The paper starts every job. Where there are more jobs than slots, those with the shortest predicted time come first.
     """
-    left = samples_left(view)
-    times = {job.name: _time(job, left[job.name]) for job in view.jobs}
+    left, usual = samples_left(view), usual_speed(view)
+    times = {job.name: _time(job, left[job.name], usual) for job in view.jobs}
     order = sorted(view.jobs, key=lambda job: (times[job.name]((job.least,)), job.arrived, job.name))
     given = admitted(order, view.slots)
     jobs = {job.name: job for job in view.jobs if job.name in given}
@@ -33,5 +33,14 @@ def samples_left(view: JobsView) -> dict[str, float]:
     return {name: usual if left is None else left for name, left in known.items()}
 
 
-def _time(job: JobView, left: float) -> Cost:
-    return lambda counts: left / max(job.speed(counts[0]), 1e-12)
+def usual_speed(view: JobsView) -> float:
+    """Samples per second of one worker of a job that was measured; for those of which nothing is known."""
+    return median([job.speed(1) for job in view.jobs if job.speeds] or [1.0])
+
+
+def _time(job: JobView, left: float, usual: float) -> Cost:
+    def seconds(counts: Counts) -> float:
+        speed = job.speed(counts[0]) if job.speeds else usual * counts[0]
+        return left / max(speed, 1e-12)
+
+    return seconds
