@@ -27,7 +27,8 @@ from covey.observe.progress import Progress, RoleProgress
 from covey.page import connections
 from covey.page.cluster import ClusterView, cluster
 from covey.page.connections import BoundedConnection
-from covey.page.folder import EVERY, RunRow, WatchedFolder
+from covey.page.folder import EVERY, WatchedFolder
+from covey.page.rows import RunRow
 from covey.page.series import series
 from covey.page.tail import JournalCursor, news
 from tests.page.conftest import record, serving, trained

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from math import isfinite
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,33 +18,14 @@ from covey.observe import journal
 from covey.observe.facts import FACTS, INSIDE, JOURNAL, RESULT, RecordFacts, read_facts
 from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
 from covey.observe.progress import Row
+from covey.page.queue import SeenJob, WatchedQueue, job_folders
+from covey.page.rows import RunRow, changed_since, encodable, finite
 from covey.page.tail import JournalCursor, news
 
 EVERY = 0.15  # seconds between two looks at the folder
 SILENT = 2.0  # seconds without a new line, after which somebody looks whether the writer lives
 TAIL = 1 << 16  # bytes of a journal that say how a run is doing
 OVER = ("unreadable", "lost")  # until the files change
-
-
-class RunRow(msgspec.Struct, kw_only=True):
-    """A run in one line. Numbers are those of its last score and moment."""
-
-    id: str
-    parent: str = ""  # the comparison that it is a run of
-    kind: str = "run"
-    status: str = "running"
-    why: str = ""  # it ended: an error, or the verdict of a comparison
-    strategy: str = ""
-    task: str = ""
-    engine: str = ""
-    workers: int = 0
-    began: str = ""
-    seconds: float = 0.0
-    samples: int = 0
-    bytes: int = 0
-    loss: float | None = None
-    rate: float | None = None  # samples per second of training
-    metrics: dict[str, float | None] = {}
 
 
 class _ComparisonVerdict(msgspec.Struct):
@@ -99,7 +81,7 @@ class _SeenRecord:
 
     def _stamp(self) -> tuple[tuple[int, ...], ...]:
         """Which files these are, and when they or their permissions changed last."""
-        return tuple(_changed(self.path / name) for name in (FACTS, JOURNAL))
+        return tuple(changed_since(self.path / name) for name in (FACTS, JOURNAL))
 
     def _know(self, facts: RecordFacts) -> None:
         run, row = facts.run, self.row
@@ -131,12 +113,16 @@ class _SeenRecord:
         self.row.status, self.row.why, self.over = status, encodable(why), True
 
 
+Reader: TypeAlias = Callable[[], _SeenRecord | SeenJob]
+
+
 class WatchedFolder:
-    """All records of a folder; `serial` rises with every change of a row."""
+    """All records of a folder, or all jobs of a queue with theirs; `serial` rises with every change of a row."""
 
     def __init__(self, runs: Path) -> None:
         self.runs, self.serial, self.trouble = runs, 0, ""
-        self._seen: dict[str, _SeenRecord] = {}
+        self.queue = WatchedQueue(runs)
+        self._seen: dict[str, _SeenRecord | SeenJob] = {}
         self._gone: dict[str, int] = {}  # when rows went away
         self._lock, self._looked = threading.Lock(), 0.0
 
@@ -154,18 +140,26 @@ class WatchedFolder:
         with self._lock:
             return self._seen[name].path if name in self._seen else None
 
+    def job(self, name: str) -> SeenJob | None:
+        """The job of this name."""
+        with self._lock:
+            seen = self._seen.get(name)
+            return seen if isinstance(seen, SeenJob) else None
+
     def _look(self) -> None:
         gone = f"the folder {encodable(str(self.runs))} does not exist (any more)"
         self.trouble = "" if os.path.isdir(self.runs) else gone
-        there = dict(self._records(self.runs))
+        if self.queue.look():
+            self._next()
+        there = dict(self._jobs()) or dict(self._records(self.runs))
         for name in [name for name in self._seen if name not in there]:
             del self._seen[name]
             self._gone[name] = self._next()
-        for name, (path, parent) in there.items():
+        for name, read in there.items():
             seen = self._seen.get(name)
             if seen is None or seen.is_outdated():
                 try:
-                    seen = self._seen[name] = _SeenRecord(path, parent)
+                    seen = self._seen[name] = read()
                 except OSError:  # it is being removed
                     continue
                 self._gone.pop(name, None)
@@ -173,7 +167,13 @@ class WatchedFolder:
             if seen.look():
                 seen.serial = self._next()
 
-    def _records(self, runs: Path, parent: str = "") -> Iterator[tuple[str, tuple[Path, str]]]:
+    def _jobs(self) -> Iterator[tuple[str, Reader]]:
+        """Those of a queue, each with its runs."""
+        for name in job_folders(self.runs):
+            yield name, partial(SeenJob, self.runs / name, self.queue)
+            yield from self._records(self.runs / name / INSIDE, name)
+
+    def _records(self, runs: Path, parent: str = "") -> Iterator[tuple[str, Reader]]:
         if parent and runs.is_symlink():
             return
         try:
@@ -184,7 +184,7 @@ class WatchedFolder:
         for name in names:
             known = f"{parent}/{encodable(name)}" if parent else encodable(name)
             if known in self._seen or os.path.isfile(runs / name / FACTS):
-                yield known, (runs / name, parent)
+                yield known, partial(_SeenRecord, runs / name, parent)
                 seen = self._seen.get(known)
                 if not parent and seen and seen.row.kind != "run":
                     yield from self._records(runs / name / INSIDE, known)
@@ -197,21 +197,3 @@ class WatchedFolder:
 def measured(row: Row) -> dict[str, int | float | None]:
     """The user's own metrics of a score."""
     return {name: value for name, value in row.items() if name not in ("seconds", "samples", "bytes", "loss")}
-
-
-def encodable(text: str) -> str:
-    """Names of files may be bytes that are no text; these become escapes, as JSON cannot hold them."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _changed(path: Path) -> tuple[int, ...]:
-    try:
-        state = os.lstat(path)
-    except OSError:
-        return ()
-    return state.st_ino, state.st_ctime_ns, state.st_size
-
-
-def finite(value: float | None) -> float | None:
-    """There is no NaN in JSON."""
-    return float(value) if value is not None and isfinite(value) else None

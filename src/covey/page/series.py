@@ -10,6 +10,8 @@ import msgspec
 from covey.observe.facts import JOURNAL, RunFacts, read_facts
 from covey.observe.journal import JournalChange, JournalLine, JournalMoment, JournalScore, read_now
 from covey.page.cluster import ClusterView, cluster
+from covey.page.queue import SeenJob
+from covey.page.study import StudyView, study
 from covey.page.tail import JournalCursor, news
 
 COLUMNS = ("at", "seconds", "samples", "updates", "bytes", "loss", "staleness")  # of a moment
@@ -26,6 +28,7 @@ class RunSeries(msgspec.Struct, kw_only=True):
     phase: str = ""
     facts: dict[str, Any] = {}
     now: ClusterView | None = None
+    study: StudyView | None = None
 
 
 def series(record: Path, since: JournalCursor) -> RunSeries:
@@ -52,7 +55,15 @@ def series(record: Path, since: JournalCursor) -> RunSeries:
         phase=moments[-1].phase if moments else "",
         facts=_facts(record) if whole else {},
         now=cluster(now) if (now := read_now(record)) else None,
+        study=study(record) if read_facts(record).kind == "study" else None,
     )
+
+
+def job_series(job: SeenJob) -> RunSeries:
+    """What became of a job, and what was asked; the numbers are those of its runs."""
+    facts = {"job": job.row.id, "command": f"covey {job.row.strategy}", "submitted": job.row.began}
+    empty: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    return RunSeries(cursor="", whole=True, moments=empty, scores=[], lines=job.lines, facts=facts)
 
 
 def _facts(record: Path) -> dict[str, Any]:

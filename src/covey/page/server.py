@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covey.decoding import UNREADABLE
 from covey.errors import WireError
-from covey.page.folder import RunRow, WatchedFolder, encodable
-from covey.page.series import series
+from covey.page.folder import WatchedFolder
+from covey.page.rows import RunRow, encodable
+from covey.page.series import job_series, series
 from covey.page.tail import JournalCursor
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -56,7 +57,8 @@ def application(folder: WatchedFolder, token: str = "", hosts: Collection[str] =
             return PlainTextResponse("there is no such run", 404)
         try:
             since = JournalCursor.parse(request.query_params.get("since", ""))
-            found = await run_in_threadpool(series, path, since)
+            job = folder.job(request.query_params.get("id", ""))
+            found = job_series(job) if job else await run_in_threadpool(series, path, since)
             return Response(_json(found), media_type="application/json")
         except (WireError, OSError, *UNREADABLE) as error:
             return PlainTextResponse(encodable(str(error)), 409)
@@ -96,6 +98,7 @@ async def _words(folder: WatchedFolder) -> AsyncIterator[bytes]:
                 look = None
                 if now != serial or folder.trouble != trouble:
                     news = {"all": serial < 0, "folder": encodable(str(folder.runs)), "rows": rows, "gone": gone}
+                    news["queue"] = folder.queue.view
                     serial, trouble = now, folder.trouble
                     word = b"data: " + _json(news | {"trouble": trouble}) + b"\n\n"
             if not word and time.monotonic() - spoke > QUIET:

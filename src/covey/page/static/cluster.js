@@ -6,7 +6,7 @@ const WIDTH = 640, MOST_WIDE = 7; // of the drawing, less on a narrow screen: te
 const DOES = { c: "computes", w: "waits", s: "stands still" };
 const views = new WeakMap(); // series -> the two last views, from which rates come
 
-function make(name, attributes, parent, title) {
+export function make(name, attributes, parent, title) { // an element of a drawing
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (title) make("title", {}, element).textContent = title;

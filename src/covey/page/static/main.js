@@ -1,6 +1,8 @@
 // The table and the charts follow one stream of server-sent events. Text from records is only ever set as textContent.
 import { drawCharts } from "./charts.js";
 import { drawCluster } from "./cluster.js";
+import { drawQueue } from "./queue.js";
+import { drawStudy } from "./study.js";
 import { drawTable, find, make, own } from "./table.js";
 
 const MOST_SHOWN = 10; // runs in a chart: as many as there are colours
@@ -54,7 +56,7 @@ function joined(before, news) {
   for (const name of Object.keys(news.moments)) before.moments[name].push(...news.moments[name]);
   before.scores.push(...news.scores);
   before.lines.push(...news.lines);
-  return { ...before, cursor: news.cursor, phase: news.phase || before.phase, now: news.now || before.now };
+  return { ...before, cursor: news.cursor, phase: news.phase || before.phase, now: news.now || before.now, study: news.study };
 }
 
 async function follow(ids) {
@@ -75,6 +77,7 @@ function showDetail() {
   })), state.axis);
   const drawable = shown.filter((id) => state.series.get(id).now).pop();
   drawCluster(find("cluster"), state.series.get(drawable), shown.length > 1 && label(drawable, shown.indexOf(drawable)));
+  drawStudy(find("study"), shown.map((id) => state.series.get(id).study).filter(Boolean).pop());
   showWords(last && state.series.get(last), row);
 }
 
@@ -92,7 +95,7 @@ function showChosen(ids, label) {
 function showWords(series, row) {
   const lines = series ? series.lines.slice(-8) : [];
   if (row && row.why && !lines.some(([at, line]) => !at && line === row.why)) lines.push([0, row.why]);
-  const empty = !find("charts").children.length && find("cluster").hidden;
+  const empty = !find("charts").children.length && find("cluster").hidden && find("study").hidden;
   if (series && row && !lines.length && empty) {
     lines.push([0, row.status === "running" ? `${series.phase || "starting"}: no numbers yet` : "no numbers were recorded"]);
   }
@@ -113,6 +116,7 @@ function hear(word) {
   find("folder").textContent = word.folder;
   find("trouble").textContent = word.trouble;
   find("trouble").hidden = !word.trouble;
+  drawQueue(find("queue"), word.queue);
   const runs = [...state.rows.values()].filter((row) => row.kind === "run");
   // the newest, until a person has chosen
   if (!touched && runs.length) state.chosen = [runs.reduce((a, b) => (b.began > a.began ? b : a)).id];
