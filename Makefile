@@ -80,7 +80,7 @@ docs: setup  ## run every example in the docs
 site: $(engines)  ## build the documentation as a web site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict --config-file website/mkdocs.yml
 
-papers: setup  ## write docs/papers.md: the surveys' tables again, scaled to this machine
+papers: $(engines)  ## write docs/papers.md: the surveys' tables again, scaled to this machine
 	$(python) -m benchmarks.papers
 
 # With what PYTHON has: engines, page and privacy are left out where their packages may be missing.

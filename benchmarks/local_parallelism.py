@@ -22,7 +22,7 @@ PAPER = {  # Lerat et al., Tables 1 and 3, CPU
     "mpi": {"complex_small": 12.11, "simple_big": 26.62},
     "spark": {"complex_small": 1.14, "simple_big": 0.53},
 }
-WORKERS, REPEATS = 2, 3
+WORKERS = 2
 ENGINES = {"processes": "local", "mpi": "mpi", "spark": "spark", "ray": "ray", "torchrun": "torchrun"}
 
 
@@ -63,14 +63,14 @@ def engine(name: str, case: str) -> tuple[float, float]:
     return result.seconds, time.perf_counter() - begin
 
 
-def measure() -> dict[str, Any]:
+def measure(rounds: int = 3) -> dict[str, Any]:
     """The median of a few turns, in each of which everybody runs once."""
     rows = {"one thread": partial(plain, threads=1), "threads": partial(plain, threads=WORKERS)}
     rows |= {name: partial(lambda case, name: engine(name, case), name=name) for name in ENGINES}
     found: dict[str, Any] = {}
     for case in CASES:
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
-        for _ in range(REPEATS):
+        for _ in range(rounds):
             for name, run in rows.items():
                 times[name].append(run(case=case))
         base = [statistics.median(pair[part] for pair in times["one thread"]) for part in (0, 1)]

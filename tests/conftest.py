@@ -11,7 +11,9 @@ os.environ.setdefault("COVEY_RUNS", "")  # tests record runs only where they say
 
 import gc
 import signal
+import zlib
 from collections.abc import Callable, Generator, Iterator
+from math import ceil
 from pathlib import Path
 
 import hypothesis
@@ -41,6 +43,25 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `full` what tests/shares.txt leaves to the slow run: of like cases all but a part, chosen by name."""
+    shares = {name: float(part) for part, name in share_lines()}
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name in shares.keys() & families.keys():
+        cases = sorted(families[name], key=lambda item: zlib.crc32(item.nodeid.encode()))
+        for item in cases[ceil(shares[name] * len(cases)) :]:
+            item.add_marker(pytest.mark.full)
+
+
+def share_lines() -> list[list[str]]:
+    """The lines of tests/shares.txt: a part, and the name of a test."""
+    lines = (Path(__file__).parent / "shares.txt").read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if not line.startswith("#")]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,13 +9,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from _pytest.mark.structures import ParameterSet
 
 import covey
+from covey import catalog
+from covey.cli import app
 from covey.engines.lab import iproute
 from tests.tutorial import FENCE, follow
 from tests.warm import Warm
@@ -25,14 +30,18 @@ PAGES = [
     ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
 GROUPS = {"clusters.md": "ray"}  # with tests/clusters/test_ray.py: two Rays at once could get in each other's way
+LONG = (  # pages whose commands train for long: `make docs` and `make test-full` run them
+    "checkpoints.md", "clusters.md", "command_line.md", "compare.md", "elastic.md", "jobs.md", "large_model.md",
+    "models.md", "simulate.md", "trace.md", "tune.md",
+)  # fmt: skip
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in FENCE.findall(page.read_text()) if kind == language]
 
 
-def commands() -> list[ParameterSet]:
-    """The commands of all pages; those of one page run in order, in one folder."""
+def commands() -> list[tuple[str, str]]:
+    """The commands of all pages, with the names of these."""
     lines = [
         (page.name, line.removeprefix("$ "))
         for page in PAGES
@@ -40,9 +49,15 @@ def commands() -> list[ParameterSet]:
         for line in block.splitlines()
         if line.startswith("$ covey")
     ]
+    return list(dict.fromkeys(lines))
+
+
+def in_order() -> list[ParameterSet]:
+    """Those of one page run one after the other, in one folder."""
+    long = {page: [pytest.mark.full] for page in LONG}
     return [
-        pytest.param(page, line, marks=pytest.mark.xdist_group(GROUPS.get(page, page)))
-        for page, line in dict.fromkeys(lines)
+        pytest.param(page, line, marks=[pytest.mark.xdist_group(GROUPS.get(page, page)), *long.get(page, [])])
+        for page, line in commands()
     ]
 
 
@@ -64,7 +79,7 @@ def test_python_examples(page: Path, desk: Path, warm: Warm) -> None:
         assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(("page", "command"), commands())
+@pytest.mark.parametrize(("page", "command"), in_order())
 def test_commands(page: str, command: str, desk: Path, warm: Warm) -> None:
     words = shlex.split(command, comments=True)
     if any(word.startswith("lab") for word in words) and (missing := iproute.missing()):
@@ -74,6 +89,35 @@ def test_commands(page: str, command: str, desk: Path, warm: Warm) -> None:
     done = warm.run(["-m", *words], cwd=desk, env=env)
     assert done.returncode == expected, done.stdout[-1000:] + done.stderr[-2000:]
     assert "Traceback" not in done.stderr
+
+
+def test_all_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are not run here: every flag exists, and every strategy."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    for page, line in commands():
+        with suppress(typer.Exit):  # --help and --version
+            flags = understood(shlex.split(line, comments=True)[1:])
+            if "# exits 2" not in line and not re.search("--plugin|federate", line) and isinstance(spec := flags.get("strategy"), str):
+                assert catalog.resolve(spec, 8), f"{page}: {line}"
+
+
+def understood(words: list[str]) -> dict[str, object]:
+    """The flags of a command as it would get them."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("covey", words)
+    while hasattr(command, "resolve_command"):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+    return dict(context.params)
+
+
+def test_a_flag_or_a_strategy_that_does_not_exist_is_not_understood() -> None:
+    with pytest.raises(Exception, match="No such option: --nosuch"):
+        understood(["run", "examples/digits.py", "--nosuch", "3"])
+    with pytest.raises(Exception, match="No such command 'sumbit'"):
+        understood(["jobs", "sumbit"])
+    assert understood(["run", "x.py", "--strategy", "nosuch"])["strategy"] == "nosuch"
 
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))

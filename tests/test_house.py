@@ -45,6 +45,13 @@ def test_a_room_says_which_question_it_answers_and_holds_at_most_20_files(room: 
     assert len(list(room.glob("*.py"))) <= 20
 
 
+def test_every_test_that_has_a_share_exists() -> None:
+    lines = [line.split() for line in (ROOT / "tests/shares.txt").read_text().splitlines() if line[0] != "#"]
+    assert all(0 <= float(part) < 1 for part, _ in lines) and lines == sorted(lines, key=lambda line: line[1])
+    named = [(ROOT / file, function) for _, name in lines for file, _, function in [name.partition("::")]]
+    assert [name for name in named if f"def {name[1]}(" not in name[0].read_text()] == []
+
+
 def test_what_watches_the_clock_is_where_make_looks_for_it() -> None:
     folders = re.findall(r"^clock := (.*)$", (ROOT / "Makefile").read_text(), re.M)[0].split()
     marked = [file for file in (ROOT / "tests").rglob("*.py") if re.search(r"\bmark\.alone\b", file.read_text())]
