@@ -98,8 +98,10 @@ def test_all_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for page, line in commands():
         with suppress(typer.Exit):  # --help and --version
             flags = understood(shlex.split(line, comments=True)[1:])
-            if "# exits 2" not in line and not re.search("--plugin|federate", line) and isinstance(spec := flags.get("strategy"), str):
-                assert catalog.resolve(spec, 8), f"{page}: {line}"
+            spec = flags.get("strategy")
+            if isinstance(spec, str) and not re.search("# exits 2|--plugin|federate", line):
+                workers = re.findall(r"\d+", str(flags.get("workers", ""))) or ["8"]
+                assert catalog.resolve(spec, int(workers[-1])), f"{page}: {line}"
 
 
 def understood(words: list[str]) -> dict[str, object]:

@@ -126,3 +126,8 @@ def test_what_a_switch_cannot_do_is_refused(spec: str, match: str) -> None:
 def test_workers_of_a_switch_cannot_come_and_go(given: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="the switch waits for the lost worker's part"):
         covey.fit(mlp(), "allreduce(pattern=switch)", steps=2, engine="simulated", **given)
+
+
+def test_a_window_without_a_switch_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"window=2000000\) is for pattern=switch, not for pattern=ring"):
+        catalog.resolve("allreduce(window=2MB)", 2)

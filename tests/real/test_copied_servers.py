@@ -28,9 +28,9 @@ def test_bsp_ends_with_the_weights_of_a_run_that_lost_nobody(room: Room, servers
 @pytest.mark.parametrize("strategy", ["ssp", "asynchronous"])
 def test_the_others_count_every_gradient(room: Room, strategy: str) -> None:
     killer = Killer(room, "backup 0", "server 0", "backup 0")
-    result = fit(room.task(before_step=AT_STEP), strategy, 3, replicas=3, steps=60, watcher=killer)
+    result = fit(room.task(before_step=AT_STEP), strategy, 3, replicas=3, steps=180, watcher=killer)
     assert not killer.victims and all(tensor.isfinite().all() for tensor in weights(result))
-    assert result.samples == 10 * 64 and isinstance(result.membership, list) and len(result.membership) == 3
+    assert result.samples == 30 * 64 and isinstance(result.membership, list) and len(result.membership) == 3
 
 
 def test_a_run_that_loses_all_copies_at_once_ends(room: Room) -> None:

@@ -156,6 +156,9 @@ async def tell(node: Node, choice: PatternChoice) -> None:
         await node.note("link bandwidth", 1 / choice.byte)
 
 
+WINDOW = "1MB"  # of a switch, unless told otherwise
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allreduce:
     """All-reduce of gradients with a replicated optimizer, as PyTorch's DistributedDataParallel does."""
@@ -163,15 +166,16 @@ class Allreduce:
     pattern: by_name.Name | Literal["switch", "auto"] = "ring"  # auto: what is fastest on the link as it is measured
     local: int = 2  # hierarchical: neighbouring workers per machine; 0: as placed
     bucket: int | str = 0  # bytes of gradient that leave together, such as 4MB, while backward runs; auto: as measured
-    window: int | str = "1MB"  # switch: bytes of its memory, which is what may be under way
+    window: int | str = WINDOW  # switch: bytes of its memory, which is what may be under way
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         if self.pattern != "auto":
             by_name.pattern("allreduce", self.among_workers, self.local)
         work = codec.either(self.uncompressed, self.compressed)(codec)
         switch: list[Role] = []
+        window = self.window_bytes()
         if self.pattern == "switch":
-            work = partial(switched, work=work, window=self.window_bytes())
+            work = partial(switched, work=work, window=window)
             switch = [Role(SWITCH, partial(serve, Switch))]
 
         def roles(workers: int, servers: int) -> list[Role]:
@@ -230,6 +234,8 @@ class Allreduce:
         size = self.window if isinstance(self.window, int) else parse_size(self.window)
         if size < SLOTS * 8:
             raise PlanError(f"allreduce(window={size}): a switch needs {SLOTS * 8} bytes or more, such as 1MB")
+        if self.pattern != "switch" and self.window != WINDOW:
+            raise PlanError(f"allreduce(window={size}) is for pattern=switch, not for pattern={self.pattern}")
         return size
 
     def bucket_bytes(self) -> int | Literal["auto"]:
