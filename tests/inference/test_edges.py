@@ -17,7 +17,7 @@ from covey.cli.models.serving import objective
 from covey.errors import PlanError, WireError
 from covey.inference.endpoint import EdgeSettings, Endpoint
 from covey.inference.messages import FRONT, AnsweredBatch, RequestBatch
-from covey.inference.replica_link import PREFIX, MessageStream, encode
+from covey.inference.replicas.replica_link import PREFIX, MessageStream, encode
 from covey.inference.schema import InputSchema, key_of
 from covey.inference.served_model import ModelPlace, ServedModel, load
 from covey.vector import Vector
@@ -137,6 +137,8 @@ def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> Non
         ("m.safetensors --task examples/digits.py --slo soon", "--slo soon"),
         ("m.safetensors --task examples/digits.py --slo p99:50ms --deadline 10ms", "at least as long as the objective"),
         ("m.safetensors --task examples/digits.py --port 70000", "65535"),
+        ("m.safetensors --task examples/digits.py --replicas 0", "the fewest and the most, such as 1:8"),
+        ("m.safetensors --task examples/digits.py --replicas 3:2", "the fewest and the most, such as 1:8"),
         ("m.safetensors --task examples/digits.py --tls-key k.pem", "TLS needs both"),
         ("m.safetensors --task examples/digits.py --tls-key k.pem --tls-certificate c.pem", "there is no such file"),
         ("m.safetensors --task examples/digits.py --host 0.0.0.0 --port 0", "can be reached by others"),

@@ -11,8 +11,8 @@ from torch import Tensor
 from covey.errors import PlanError
 from covey.inference.answer_cache import AnswerCache
 from covey.inference.batch_size import AdaptiveBatchSize
-from covey.inference.front import FrontSettings, RequestDesk
 from covey.inference.messages import AnsweredBatch, InferenceRequest, ReplicaLost, ReplicaReady
+from covey.inference.request_desk import FrontSettings, RequestDesk
 from covey.inference.virtual_service import ROW, VirtualAnswer, VirtualService
 from covey.message import Address
 from covey.vector import Vector

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from covey.cli import app
 from covey.errors import PlanError
-from covey.inference.front import FrontSettings
-from covey.inference.planning import BatchTimes, MachinePrice, forecasts, measure, read_prices, read_trace
+from covey.inference.batch_times import BatchTimes
+from covey.inference.planning import MachinePrice, forecasts, measure, read_prices, read_trace
+from covey.inference.request_desk import FrontSettings
+from covey.inference.scaling.scaler import ScalerSettings
 
 SETTINGS = FrontSettings(objective=0.05, largest=1)
 STEADY = [number / 100 for number in range(400)]  # 100 requests a second
@@ -28,6 +30,18 @@ def test_the_fewest_replicas_that_keep_the_objective_are_found() -> None:
     ]  # fmt: skip
     assert found[0].price == pytest.approx(0.30) and found[0].seconds <= 0.05 and found[0].in_time >= 0.99
     assert found[2].in_time == 0 and found[2].seconds == pytest.approx(0.125)
+
+
+def test_a_scaler_costs_what_its_replicas_cost() -> None:
+    """Half of the time 100 requests come per second, which need 3 replicas, and half of the time 4."""
+    arrivals = [*STEADY, *(4 + number / 4 for number in range(16)), *(8 + at for at in STEADY)]
+    arrivals += [12 + number / 4 for number in range(16)]
+    scaled = ScalerSettings(least=1, most=8, share=0.9, slack=0.025)
+    prices = {"small": MachinePrice(1.0, setup=0.2), "slow": MachinePrice(1.0, setup=4.0)}
+    found = forecasts(arrivals, lambda size: 0.025 * size, prices, SETTINGS, 0.9, scaled=scaled)
+    slow, small = sorted(found, key=lambda one: one.machine)
+    assert 1.5 < small.mean < 4 and small.price == pytest.approx(small.mean) and 3 <= small.replicas <= 8
+    assert small.in_time > slow.in_time, "replicas that take 4 s to come are there when the load is over"
 
 
 def test_the_percentile_counts() -> None:
@@ -72,7 +86,7 @@ def test_bad_traces_are_refused(text: str, tmp_path: Path) -> None:
     "text",
     [
         "", "price = 1", "[small]", "[small]\nprice = 'much'", "[small]\nprice = -1", "[small]\nprice = 1\nspeed = 0",
-        "[small]\nprice = 1\nsped = 2", "[small]\nprice = nan", "[small", "\x00",
+        "[small]\nprice = 1\nsped = 2", "[small]\nprice = 1\nsetup = -1", "[small]\nprice = nan", "[small", "\x00",
     ],
 )  # fmt: skip
 def test_bad_prices_are_refused(text: str, tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ class RunningEndpoint:
         self.process, self.port = process, port
 
     def replicas(self) -> list[int]:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(child) for child in children]
+        """The process numbers of replicas: children of the fork server, which is the endpoint's child."""
+        (server,) = children(self.process.pid)
+        return children(server)
 
     def standing(self) -> tuple[int, int]:
         """How many replicas are ready, and how many were lost."""
@@ -79,6 +80,10 @@ class RunningEndpoint:
         return self.ask("POST", "/predict", json.dumps({"input": numbers}).encode())
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoint]:
     """Patient: on a busy machine it may take long until a replica is back."""
@@ -87,10 +92,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoi
 
 
 @contextmanager
-def serving(folder: Path, deadline: str) -> Iterator[RunningEndpoint]:
+def serving(folder: Path, deadline: str, replicas: str = "2", more: str = "") -> Iterator[RunningEndpoint]:
     (folder / "picky.py").write_text(TASK)
     save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
-    flags = f"--task picky.py --replicas 2 --threads 1 --port 0 --body 10KB --deadline {deadline}"
+    flags = f"--task picky.py --replicas {replicas} --threads 1 --port 0 --body 10KB --deadline {deadline} {more}"
     words = ["-m", "covey", "serve", "model.safetensors", *flags.split()]
     environment = {name: value for name, value in os.environ.items() if name != "COVEY_TOKEN"}
     with subprocess.Popen(
@@ -175,6 +180,26 @@ def test_it_ends_well_and_leaves_no_process(endpoint: RunningEndpoint) -> None:
     endpoint.process.terminate()
     assert endpoint.process.wait(30) == 0
     assert len(replicas) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in replicas)
+
+
+def test_replicas_come_with_the_load_and_go_after_it(tmp_path: Path) -> None:
+    """24 clients ask all the time, and a replica takes 2 ms for at most 4 of them."""
+    with serving(tmp_path, deadline="100s", replicas="1:3", more="--slo p99:20ms --largest-batch 4") as endpoint:
+        assert endpoint.standing() == (1, 0)
+        over = threading.Event()
+
+        def client() -> None:
+            while not over.is_set():
+                assert endpoint.predict(1, 2)[0] == 200
+
+        with ThreadPoolExecutor(24) as clients:
+            asked = [clients.submit(client) for _ in range(24)]
+            until(lambda: endpoint.standing()[0] > 1)
+            over.set()
+            for one in asked:
+                one.result()
+        until(lambda: endpoint.standing() == (1, 0) and len(endpoint.replicas()) == 1)
+        assert endpoint.predict(1, 2)[0] == 200
 
 
 def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ class AdaptiveBatchSize:
     Args:
         budget: Seconds within which a batch must be answered.
         largest: No batch is larger.
+        first: With how many to begin.
     """
 
     __slots__ = ("_size", "budget", "largest")
 
-    def __init__(self, budget: float, largest: int) -> None:
+    def __init__(self, budget: float, largest: int, first: int = 1) -> None:
         self.budget, self.largest = budget, largest
-        self._size = 1.0
+        self._size = float(first)
 
     @property
     def now(self) -> int:

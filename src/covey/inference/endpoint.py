@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from covey.errors import WireError
 from covey.inference.front_driver import FrontDriver
-from covey.inference.replica_pool import ReplicaPool
+from covey.inference.replicas.replica_pool import ReplicaPool
 from covey.inference.schema import InputSchema
 
 _json = msgspec.json.Encoder().encode

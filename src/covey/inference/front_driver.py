@@ -11,8 +11,10 @@ from random import Random
 from torch import Tensor
 
 from covey.engines.service.role_loop import LoopRole, RoleLoop
-from covey.inference.front import FrontSettings, front
-from covey.inference.messages import CLIENTS, FRONT, InferenceAnswer, InferenceRequest
+from covey.inference.front import front
+from covey.inference.messages import CLIENTS, FRONT, SCALER, InferenceAnswer, InferenceRequest
+from covey.inference.request_desk import FrontSettings
+from covey.inference.scaling.scaler import ScalerSettings, scaler
 from covey.inference.schema import key_of
 from covey.message import Address, Message, stamped
 from covey.observe.instruments import Instrument
@@ -27,10 +29,13 @@ class FrontDriver:
 
     Args:
         settings: Of the front.
-        send: Passes a message on to a replica.
+        send: Passes a message on to a replica, or to whoever starts them.
+        scaled: How the scaler chooses the number of replicas; without, there is none.
     """
 
-    def __init__(self, settings: FrontSettings, send: Callable[[Address, Message], None]) -> None:
+    def __init__(
+        self, settings: FrontSettings, send: Callable[[Address, Message], None], scaled: ScalerSettings | None = None
+    ) -> None:
         self.statuses: Counter[int] = Counter()
         self.times: deque[float] = deque(maxlen=REMEMBERED)  # seconds of answers with status 200
         self.batches: deque[int] = deque(maxlen=REMEMBERED)
@@ -42,6 +47,9 @@ class FrontDriver:
         self._loop.noted = self._noted
         role = LoopRole(FRONT, Random(0))
         self._loop.begin(role, front(role.node, settings))
+        if scaled:
+            role = LoopRole(SCALER, Random(0))
+            self._loop.begin(role, scaler(role.node, scaled))
         self._go_on()
 
     async def ask(self, row: Tensor) -> InferenceAnswer:
@@ -71,15 +79,22 @@ class FrontDriver:
         self._loop.close()
 
     def _go_on(self) -> None:
-        pause = self._loop.run()
-        if pause is not None and self._alarm is None:  # deadlines come in order: an earlier alarm is early enough
-            self._alarm = asyncio.get_running_loop().call_later(pause, self._alarmed)
+        pause, clock = self._loop.run(), asyncio.get_running_loop()
+        if pause is None:
+            return
+        if self._alarm is not None:
+            if self._alarm.when() <= clock.time() + pause:  # an earlier alarm is early enough
+                return
+            self._alarm.cancel()
+        self._alarm = clock.call_later(pause, self._alarmed)
 
     def _alarmed(self) -> None:
         self._alarm = None
         self._go_on()
 
     def _send(self, role: LoopRole, effect: Send) -> None:
+        if effect.to in self._loop.roles:
+            return self._loop.deliver(effect.to, stamped(effect.body, role.address, copy=False))
         if effect.to != CLIENTS:
             return self._to_replica(effect.to, stamped(effect.body, role.address, copy=False))
         assert isinstance(effect.body, InferenceAnswer)

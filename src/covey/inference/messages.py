@@ -1,11 +1,11 @@
-"""What front and replicas say to each other, and clients to the front."""
+"""What front, replicas and scaler say to each other, and clients to the front."""
 
 from __future__ import annotations
 
 from covey.message import Address, Message
 from covey.vector import Vector
 
-CLIENTS, FRONT = Address("client", 0), Address("front", 0)
+CLIENTS, FRONT, POOL, SCALER = (Address(role, 0) for role in ("client", "front", "pool", "scaler"))
 
 
 class InferenceRequest(Message):
@@ -45,9 +45,11 @@ class AnsweredBatch(Message):
 
 
 class ReplicaReady(Message):
-    """A replica has its model, and takes batches."""
+    """A replica has its model, and takes batches; how long it takes for some sizes of them, where it has measured."""
 
     wire_name = "inference.ready"
+    sizes: tuple[int, ...] = ()
+    seconds: tuple[float, ...] = ()
 
 
 class EndReplica(Message):
@@ -60,3 +62,33 @@ class ReplicaLost(Message):
     """A replica is gone, with the batch that it had; whoever watches it says so in its name."""
 
     wire_name = "inference.lost"
+
+
+class LoadQuestion(Message):
+    """The scaler asks how much there is to do."""
+
+    wire_name = "inference.ask_load"
+
+
+class LoadReport(Message):
+    """The front's answer."""
+
+    wire_name = "inference.load"
+    arrived: int  # requests since the beginning
+    waiting: int  # those of them without a replica
+    ready: tuple[int, ...]  # ranks of the replicas that take batches
+    capacity: float  # requests per second that one of them can answer; 0 while that is not known
+
+
+class StartReplica(Message):
+    """The scaler wants another replica, with a rank that none has had."""
+
+    wire_name = "inference.start"
+    rank: int
+
+
+class RetireReplica(Message):
+    """A replica is not needed: the scaler tells the front, and the front, when it has no batch, whoever ends it."""
+
+    wire_name = "inference.retire"
+    rank: int

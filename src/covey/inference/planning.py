@@ -6,22 +6,23 @@ import math
 import statistics
 import time
 import tomllib
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 from torch import Tensor
 
 from covey.decoding import TEXT, UNREADABLE, file_bytes
 from covey.errors import PlanError, WireError
-from covey.inference.front import OK, FrontSettings
-from covey.inference.replica import BatchModel
+from covey.inference.batch_times import BatchTimes, resized
+from covey.inference.replicas.replica import BatchModel
+from covey.inference.request_desk import OK, FrontSettings
+from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.virtual_service import VirtualService
 
 MOST = 64  # replicas that are tried
+READY = 1.0  # seconds before the first request, beside set-ups: replicas measure their batches
 REPEATS = 5  # of a measurement, of which the median counts
 
 
@@ -30,39 +31,25 @@ class MachinePrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     price: float
     speed: float = 1.0
+    setup: float = 1.0  # seconds until a new one answers
 
 
 class ServiceForecast(msgspec.Struct, frozen=True):
     """What a set-up would do on a trace."""
 
     machine: str
-    replicas: int
+    replicas: int  # the most that there were at a time
     price: float  # of an hour
     in_time: float  # share of the requests that were answered within the objective
     seconds: float  # the percentile of the objective
     keeps: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
-    """Seconds that batches of some sizes take; those of other sizes lie on lines between them."""
-
-    sizes: Sequence[int]
-    seconds: Sequence[float]
-
-    def __call__(self, size: int) -> float:
-        at = min(bisect_left(self.sizes, size), len(self.sizes) - 1)
-        if at == 0 or self.sizes[at] == size:
-            return self.seconds[at]
-        low, high = self.sizes[at - 1], self.sizes[at]
-        slope = (self.seconds[at] - self.seconds[at - 1]) / (high - low)
-        return self.seconds[at - 1] + slope * (size - low)
+    mean: float  # replicas, on average
 
 
 def measure(model: BatchModel, example: Tensor, largest: int) -> BatchTimes:
     """How long this machine takes for batches of 1, 2, 4 and so on."""
     sizes = sorted({*(1 << power for power in range(largest.bit_length())), largest})
-    return BatchTimes(sizes, [_median(model, _resized(example, size)) for size in sizes])
+    return BatchTimes(sizes, [_median(model, resized(example, size)) for size in sizes])
 
 
 def read_trace(path: Path) -> list[float]:
@@ -94,40 +81,65 @@ def read_prices(path: Path) -> dict[str, MachinePrice]:
     if not found:
         raise PlanError(f"{path} has no machine: write [small] and price = 0.10")
     for name, one in found.items():
-        if not (0 <= one.price < math.inf and 0 < one.speed < math.inf):
-            raise PlanError(f"{path}: [{name}] needs a price of 0 or more, and a speed above 0")
+        if not (0 <= one.price < math.inf and 0 < one.speed < math.inf and 0 <= one.setup < math.inf):
+            raise PlanError(f"{path}: [{name}] needs a price and a setup of 0 or more, and a speed above 0")
     return found
 
 
 def forecasts(
     arrivals: Sequence[float], times: Callable[[int], float], prices: Mapping[str, MachinePrice],
-    settings: FrontSettings, share: float, most: int = MOST,
+    settings: FrontSettings, share: float, most: int = MOST, scaled: ScalerSettings | None = None,
 ) -> list[ServiceForecast]:  # fmt: skip
-    """The fewest replicas of each kind of machine that keep the objective, the cheapest first, then what does not."""
-    found = [_fewest(name, arrivals, times, one, settings, share, most) for name, one in prices.items()]
+    """What each kind of machine would cost, the cheapest that keeps the objective first.
+
+    Of each kind there are as many replicas as the scaler wants, or without a scaler the fewest that keep the objective.
+    """
+    trials = {name: PlannedTrial(name, one, arrivals, times, settings, share) for name, one in prices.items()}
+    found = [trial.with_scaler(scaled) if scaled else _fewest(trial, most) for trial in trials.values()]
     return sorted(found, key=lambda one: (not one.keeps, one.price, one.replicas))
 
 
-def _fewest(
-    name: str, arrivals: Sequence[float], times: Callable[[int], float], machine: MachinePrice,
-    settings: FrontSettings, share: float, most: int,
-) -> ServiceForecast:  # fmt: skip
-    def tried(replicas: int) -> ServiceForecast:
-        service = VirtualService(settings, replicas, lambda size: times(size) / machine.speed)
-        for at in arrivals:
-            service.request(at)
-        answers = service.run()
-        waits = sorted(one.seconds if one.answer.status == OK else math.inf for one in answers)
-        in_time = sum(wait <= settings.objective for wait in waits) / len(waits)
-        late = waits[math.ceil(share * len(waits)) - 1]
-        price = machine.price * replicas
-        return ServiceForecast(name, replicas, price, in_time, late, late <= settings.objective)
+@dataclass(frozen=True, slots=True)
+class PlannedTrial:
+    """Tries set-ups of one kind of machine on a trace."""
 
-    low, best = 0, tried(1)
+    name: str
+    machine: MachinePrice
+    arrivals: Sequence[float]
+    times: Callable[[int], float]
+    settings: FrontSettings
+    share: float
+
+    def with_replicas(self, replicas: int) -> ServiceForecast:
+        service = VirtualService(self.settings, replicas, self._seconds)
+        return self._forecast(service, 0.0)
+
+    def with_scaler(self, scaled: ScalerSettings) -> ServiceForecast:
+        """Requests come when the fewest replicas are ready."""
+        service = VirtualService(self.settings, 0, self._seconds, scaled=scaled, setup=self.machine.setup)
+        return self._forecast(service, 2 * self.machine.setup + READY)
+
+    def _seconds(self, size: int) -> float:
+        return self.times(size) / self.machine.speed
+
+    def _forecast(self, service: VirtualService, begin: float) -> ServiceForecast:
+        for at in self.arrivals:
+            service.request(begin + at)
+        answers, objective = service.run(), self.settings.objective
+        waits = sorted(one.seconds if one.answer.status == OK else math.inf for one in answers)
+        in_time = sum(wait <= objective for wait in waits) / len(waits)
+        late = waits[math.ceil(self.share * len(waits)) - 1]
+        mean = service.replica_seconds / max(one.answered for one in answers)
+        price = self.machine.price * mean
+        return ServiceForecast(self.name, service.most, price, in_time, late, late <= objective, mean)
+
+
+def _fewest(trial: PlannedTrial, most: int) -> ServiceForecast:
+    low, best = 0, trial.with_replicas(1)
     while not best.keeps and best.replicas < most:
-        low, best = best.replicas, tried(min(most, 2 * best.replicas))
+        low, best = best.replicas, trial.with_replicas(min(most, 2 * best.replicas))
     while best.keeps and best.replicas - low > 1:
-        middle = tried((low + best.replicas) // 2)
+        middle = trial.with_replicas((low + best.replicas) // 2)
         if middle.keeps:
             best = middle
         else:
@@ -142,10 +154,6 @@ def _median(model: BatchModel, rows: Tensor) -> float:
         model(rows)
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken[1:])
-
-
-def _resized(example: Tensor, size: int) -> Tensor:
-    return torch.cat([example] * -(-size // len(example)))[:size]
 
 
 def _text(path: Path, flag: str) -> str:

@@ -7,21 +7,24 @@ import os
 import secrets
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from covey.errors import PlanError
-from covey.inference.front import FrontSettings
 from covey.inference.front_driver import FrontDriver
-from covey.inference.replica_pool import ReplicaPool
-from covey.inference.replica_process import ReplicaConfig
+from covey.inference.replicas.replica_forks import ReplicaForks
+from covey.inference.replicas.replica_pool import ReplicaPool
+from covey.inference.request_desk import FrontSettings
+from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.schema import InputSchema
 from covey.inference.served_model import ModelPlace, load
 from covey.page.serving import listening
 from covey.store.model_store import ModelStore
 
+LONGEST_TRIAL = 0.1  # seconds of a batch that a replica measures before it is ready
 CONNECTIONS = 4096  # at a time; others are answered with 503
 
 
@@ -31,7 +34,8 @@ class ServeWishes:
 
     Args:
         front: What the front promises.
-        replicas: Processes that compute.
+        replicas: Processes that compute, the fewest and the most.
+        share: Of the requests that should be answered in time.
         threads: Of each replica; None divides the cores.
         host: Where to listen.
         port: Which port; 0 takes a free one.
@@ -41,13 +45,21 @@ class ServeWishes:
     """
 
     front: FrontSettings
-    replicas: int = 1
+    replicas: tuple[int, int] = (1, 1)
+    share: float = 0.99
     threads: int | None = None
     host: str = "127.0.0.1"
     port: int = 8480
     certificate: tuple[Path, Path] | None = None
     token: str = ""
     body: int = 1 << 20
+
+    @property
+    def scaled(self) -> ScalerSettings | None:
+        """How the scaler chooses the number of replicas, where there is a choice."""
+        least, most = self.replicas
+        settings = ScalerSettings(least=least, most=most, share=self.share, slack=self.front.budget)
+        return settings if least < most else None
 
 
 def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], say: Callable[[str], None]) -> None:
@@ -65,25 +77,29 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
             raise PlanError(
                 f"--host {wishes.host} can be reached by others: give --tls-certificate FILE and --tls-key FILE"
             )
-        model = load(place, say)
         token = wishes.token or ("" if local else secrets.token_urlsafe(24))
-        asyncio.run(_serve(place, model.schema(), wishes, listener, token, show))
+        threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // wishes.replicas[1])
+        forks = ReplicaForks(place, threads, (min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest))
+        with closing(forks):
+            schema = load(place, say).schema()
+            asyncio.run(_serve(place, schema, wishes, listener, token, forks, show))
 
 
 async def _serve(
-    place: ModelPlace, schema: InputSchema, wishes: ServeWishes, listener: Any, token: str, show: Callable[[str], None]
-) -> None:
+    place: ModelPlace, schema: InputSchema, wishes: ServeWishes, listener: Any, token: str, forks: ReplicaForks,
+    show: Callable[[str], None],
+) -> None:  # fmt: skip
     import uvicorn
 
     from covey.inference.endpoint import EdgeSettings, Endpoint
 
-    threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // wishes.replicas)
-    configs = [ReplicaConfig(rank=rank, threads=threads, model=place) for rank in range(wishes.replicas)]
-    pool = ReplicaPool(configs)
-    driver = FrontDriver(wishes.front, pool.send)
+    pool = ReplicaPool(forks)
+    driver = FrontDriver(wishes.front, pool.send, wishes.scaled)
     pool.deliver = driver.deliver
+    for rank in range(0 if wishes.scaled else wishes.replicas[0]):
+        pool.start(rank)
     try:
-        await pool.start()
+        await pool.ready()
         edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token)
         certificate, key = wishes.certificate or (None, None)
         settings = uvicorn.Config(

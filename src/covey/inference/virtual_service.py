@@ -11,11 +11,23 @@ from torch import Tensor
 
 from covey.engines.service.role_loop import LoopRole
 from covey.engines.virtual.agenda import Agenda
-from covey.inference.front import FrontSettings, front
-from covey.inference.messages import CLIENTS, FRONT, EndReplica, InferenceAnswer, InferenceRequest, ReplicaLost
-from covey.inference.replica import BatchModel, replica
+from covey.inference.front import front
+from covey.inference.messages import (
+    CLIENTS,
+    FRONT,
+    SCALER,
+    EndReplica,
+    InferenceAnswer,
+    InferenceRequest,
+    ReplicaLost,
+    RetireReplica,
+    StartReplica,
+)
+from covey.inference.replicas.replica import BatchModel, BatchTrial, replica
+from covey.inference.request_desk import FrontSettings
+from covey.inference.scaling.scaler import ScalerSettings, scaler
 from covey.message import Address, Message, stamped
-from covey.program import Compute, Effect, Note, Now, Receive, Send
+from covey.program import Compute, Effect, Note, Now, Receive, Send, Sleep
 from covey.vector import Vector
 
 WAIT: Final = object()
@@ -43,25 +55,40 @@ class VirtualService:
         seconds: How long a replica computes a batch of so many requests.
         model: What it computes.
         link: Seconds that a message takes.
+        scaled: How the scaler chooses the number of replicas; None leaves it as it is.
+        setup: Seconds from the wish for a replica until its program begins.
     """
 
     def __init__(
         self, settings: FrontSettings, replicas: int, seconds: Callable[[int], float],
-        model: BatchModel = lambda rows: rows, link: float = 0.0,
+        model: BatchModel = lambda rows: rows, link: float = 0.0, *,
+        scaled: ScalerSettings | None = None, setup: float = 0.0,
     ) -> None:  # fmt: skip
         self.answers: dict[int, VirtualAnswer] = {}
         self.batches: list[tuple[float, int]] = []  # when each was sent, and how large it was
         self._agenda, self._seconds, self._model, self._link = Agenda(), seconds, model, link
+        self._trial = BatchTrial(ROW[None], settings.budget, settings.largest) if scaled else None
+        self._setup = setup
+        self._since: dict[Address, float] = {}  # when each replica was wished for
+        self.most = 0  # replicas at a time
+        self._used = 0.0  # replica-seconds of those that are gone
         self._arrived: dict[int, float] = {}
         self._roles: dict[Address, LoopRole] = {}
         self._waits: dict[Address, int] = {}  # how often a role has begun to wait: a timeout is of one wait
         self._perform: dict[type, Callable[[LoopRole, Any], Any]] = {
             Send: self._send, Receive: self._receive, Compute: self._compute, Note: self._note,
-            Now: lambda role, effect: self._agenda.now,
+            Sleep: self._sleep, Now: lambda role, effect: self._agenda.now,
         }  # fmt: skip
         self._begin(FRONT, lambda role: front(role.node, settings))
         for rank in range(replicas):
             self.join(0.0, rank)
+        if scaled:
+            self._begin(SCALER, lambda role: scaler(role.node, scaled))
+
+    @property
+    def replica_seconds(self) -> float:
+        """How long replicas were there, all together, with the times in which they were set up."""
+        return self._used + sum(self._agenda.now - since for since in self._since.values())
 
     def request(self, at: float, row: Tensor = ROW, key: str = "") -> int:
         """Somebody will ask at this time; the ticket of that."""
@@ -73,7 +100,7 @@ class VirtualService:
     def join(self, at: float, rank: int) -> None:
         """A replica will be there from this time on."""
         who = Address("replica", rank)
-        self._agenda.at(at, self._begin, who, lambda role: replica(role.node, self._model))
+        self._agenda.at(at, self._join, who)
 
     def lose(self, at: float, rank: int) -> None:
         """A replica will be gone at this time."""
@@ -90,8 +117,14 @@ class VirtualService:
         self._roles[who], role.program = role, program(role)
         self._advance(role, None)
 
+    def _join(self, who: Address, _: object) -> None:
+        self._since[who] = max(0.0, self._agenda.now - self._setup)
+        self.most = max(self.most, len(self._since))
+        self._begin(who, lambda role: replica(role.node, self._model, self._trial))
+
     def _end(self, who: Address, _: object) -> None:
         self._roles.pop(who).close()
+        self._used += self._agenda.now - self._since.pop(who)
         self._deliver(FRONT, ReplicaLost(sender=who))
 
     def _advance(self, role: LoopRole, value: Any) -> None:
@@ -121,7 +154,9 @@ class VirtualService:
         self._advance(role, value)
 
     def _send(self, role: LoopRole, effect: Send) -> None:
-        if isinstance(effect.body, EndReplica):
+        if isinstance(effect.body, StartReplica):
+            return self.join(self._agenda.now + self._setup, effect.body.rank)
+        if isinstance(effect.body, EndReplica | RetireReplica) and effect.to != FRONT:
             return self._agenda.at(self._agenda.now, self._end, effect.to)
         message = stamped(effect.body, role.address, copy=False)
         return self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
@@ -133,6 +168,10 @@ class VirtualService:
         self._waits[role.address] = waits
         if effect.timeout is not None:
             self._agenda.at(self._agenda.now + effect.timeout, self._timeout, role, waits)
+        return WAIT
+
+    def _sleep(self, role: LoopRole, effect: Sleep) -> object:
+        self._agenda.at(self._agenda.now + effect.seconds, self._advance, role, None)
         return WAIT
 
     def _timeout(self, role: LoopRole, waits: int) -> None:

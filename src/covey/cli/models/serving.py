@@ -20,8 +20,8 @@ from covey.errors import PlanError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from covey.inference.front import FrontSettings
     from covey.inference.served_model import ModelPlace
+    from covey.inference.serving import ServeWishes
 
 PROMISE, EDGE, PLAN = "What is promised", "Where to listen", "A plan"
 ENDING = ".safetensors"
@@ -92,7 +92,9 @@ class PlanFlags(FlagGroup):
 @grouped
 def command(
     *, model: Model, task: TaskFile = None, store: Store = None,
-    replicas: Annotated[int, flag("--replicas", "N", "Processes that compute.", options.RUN, least=1)] = 1,
+    replicas: Annotated[
+        str, flag("--replicas", "N|N:N", "Processes that compute, or the fewest and the most of them.", options.RUN)
+    ] = "1",
     threads: options.Threads = None,
     promise: PromiseFlags, edge: EdgeFlags, planned: PlanFlags, output: options.VoiceFlags,
 ) -> None:  # fmt: skip
@@ -105,7 +107,7 @@ def command(
         edge.check()
         planned.check()
         with importing(manner):
-            from covey.inference.front import FrontSettings
+            from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
             from covey.simulate.units import parse_duration, parse_size
 
@@ -116,19 +118,19 @@ def command(
         )  # fmt: skip
         files = (edge.tls_certificate, edge.tls_key) if edge.tls_certificate and edge.tls_key else None
         wishes = ServeWishes(
-            front=front, replicas=replicas, threads=threads, host=edge.host, port=edge.port, certificate=files,
-            token=os.environ.get("COVEY_TOKEN", ""), body=int(parse_size(promise.body)),
+            front=front, replicas=replica_range(replicas), share=share, threads=threads, host=edge.host,
+            port=edge.port, certificate=files, token=os.environ.get("COVEY_TOKEN", ""),
+            body=int(parse_size(promise.body)),
         )  # fmt: skip
         place = placed(model, task, store)
         if planned.plan and planned.prices:
-            return show_plan(place, front, share, planned, threads, teller(manner))
+            return show_plan(place, wishes, planned, teller(manner))
         serve(place, wishes, lambda line: print(line, flush=True), teller(manner))
 
 
 def show_plan(
-    place: ModelPlace, front: FrontSettings, share: float, planned: PlanFlags, threads: int | None,
-    say: Callable[[str], None],
-) -> None:  # fmt: skip
+    place: ModelPlace, wishes: ServeWishes, planned: PlanFlags, say: Callable[[str], None]
+) -> None:
     """Try set-ups in virtual time, and print them, the cheapest that keeps the objective first."""
     import msgspec
     import torch
@@ -139,13 +141,14 @@ def show_plan(
 
     assert planned.plan and planned.prices
     arrivals, prices = read_trace(planned.plan), read_prices(planned.prices)
-    torch.set_num_threads(threads or 1)
+    torch.set_num_threads(wishes.threads or 1)
     model = load(place, say)
-    found = forecasts(arrivals, measure(model, model.example(), front.largest), prices, front, share)
+    times = measure(model, model.example(), wishes.front.largest)
+    found = forecasts(arrivals, times, prices, wishes.front, wishes.share, scaled=wishes.scaled)
     if planned.json is not None:
         json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")
     if planned.json != json_file.OUTPUT:
-        print_forecasts(json_file.console(planned.json), found, len(arrivals), share)
+        print_forecasts(json_file.console(planned.json), found, len(arrivals), wishes.share)
 
 
 def placed(model: str, task: str | None, store: Path | None) -> ModelPlace:
@@ -156,6 +159,15 @@ def placed(model: str, task: str | None, store: Path | None) -> ModelPlace:
         return ModelPlace(file=model, task=task or "")
     place = opened(store)
     return ModelPlace(store=str(place.folder), version=place.named(model).text, task=task or "")
+
+
+def replica_range(text: str) -> tuple[int, int]:
+    """The fewest and the most of `2` or `1:8`."""
+    found = re.fullmatch(r"([1-9][0-9]{0,3})(?::([1-9][0-9]{0,3}))?", text.strip())
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if least > most:
+        raise PlanError(f"--replicas {text}: write a number, or the fewest and the most, such as 1:8")
+    return least, most
 
 
 def objective(text: str) -> tuple[float, float]:

@@ -39,15 +39,20 @@ def print_forecasts(console: Console, found: Sequence[ServiceForecast], requests
     table = _table("machine", "replicas", "price", "in time", f"p{100 * share:g}")
     for one in found:
         late = format_duration(one.seconds) if isfinite(one.seconds) else "never"
-        count = f"{one.replicas}" if one.keeps else f"{one.replicas} (not enough)"
-        table.add_row(*map(Text, (one.machine, count, f"{one.price:g} an hour", f"{one.in_time:.2%}", late)))
+        count = _replicas(one) if one.keeps else f"{_replicas(one)} (not enough)"
+        table.add_row(*map(Text, (one.machine, count, f"{one.price:.4g} an hour", f"{one.in_time:.2%}", late)))
     console.print(table)
     best = found[0]
     if best.keeps:
-        said = f"cheapest for {requests} requests: {best.replicas} x {best.machine}, {best.price:g} an hour"
+        said = f"cheapest for {requests} requests: {_replicas(best)} x {best.machine}, {best.price:.4g} an hour"
     else:
         said = f"no set-up keeps the objective for {requests} requests: allow more time, or add faster machines"
     console.print(Text(said), soft_wrap=True)
+
+
+def _replicas(one: ServiceForecast) -> str:
+    """How many, or with a scaler how many on average."""
+    return f"{one.replicas}" if round(one.mean, 6) == one.replicas else f"{one.mean:.1f} (at most {one.replicas})"
 
 
 def print_lineage(console: Console, lines: Iterable[tuple[str, str]]) -> None:

@@ -1,22 +1,19 @@
-"""The process of a replica: `python -m covey.inference.replica_process FD`, started by the front's process."""
+"""The process of a replica, which a fork server has forked."""
 
 from __future__ import annotations
 
 import selectors
 import socket
-import sys
 from random import Random
 
 import msgspec
 import torch
 
-from covey.decoding import WireFormat
 from covey.engines.service.role_loop import LoopRole, RoleLoop, closing
-from covey.errors import CoveyError
 from covey.inference.messages import FRONT
-from covey.inference.replica import replica
-from covey.inference.replica_link import MessageStream, encode
-from covey.inference.served_model import ModelPlace, load
+from covey.inference.replicas.replica import BatchTrial, replica
+from covey.inference.replicas.replica_link import MessageStream, encode
+from covey.inference.served_model import ServedModel
 from covey.message import Address, stamped
 from covey.observe.instruments import Instrument
 from covey.program import Send
@@ -25,29 +22,25 @@ CHUNK = 1 << 20
 
 
 class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True):
-    """What a replica's process must know; its first line of input."""
+    """What a replica's process must know."""
 
     rank: int
     threads: int
-    model: ModelPlace
+    trial: tuple[float, int]  # seconds that a batch may take which it measures, and the largest of them
 
 
-configs: WireFormat[ReplicaConfig] = WireFormat("config of a replica", ReplicaConfig, "json", most=1 << 20)
-
-
-def main(link: socket.socket, config: ReplicaConfig) -> None:
+def answer_batches(link: socket.socket, config: ReplicaConfig, model: ServedModel) -> None:
     """Answer batches until the front hangs up."""
     torch.set_num_threads(config.threads)
     who, stream = Address("replica", config.rank), MessageStream(FRONT)
-    model = load(config.model)
-    model(model.example())  # the first call of a model takes longer
+    trial = BatchTrial(model.example(), *config.trial)
 
     def send(role: LoopRole, effect: Send) -> None:
         link.sendall(encode(stamped(effect.body, role.address, copy=False)))
 
     with closing(RoleLoop(send, Instrument())) as loop, selectors.DefaultSelector() as ready:
         role = LoopRole(who, Random(config.rank))
-        loop.begin(role, replica(role.node, model))
+        loop.begin(role, replica(role.node, model, trial))
         ready.register(link, selectors.EVENT_READ)
         ready.register(loop.wakeup, selectors.EVENT_READ)
         while True:
@@ -57,13 +50,3 @@ def main(link: socket.socket, config: ReplicaConfig) -> None:
                     return
                 for message in stream.feed(data):
                     loop.deliver(who, message)
-
-
-if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        try:
-            main(connection, configs.read(sys.stdin.buffer.readline(), "the front"))
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the front has ended
-        except CoveyError as error:
-            sys.exit(f"a replica could not go on: {error}")

@@ -1,0 +1,1 @@
+"""Who computes? Replicas: their program, their processes, and the links to the front."""

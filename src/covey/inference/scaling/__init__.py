@@ -1,0 +1,1 @@
+"""How many replicas does the load need? A role program that starts and retires them."""
