@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,3 +185,22 @@ def test_a_round_whose_aggregator_is_lost_is_abandoned_and_the_next_one_commits(
 def test_other_faults_are_refused_by_name() -> None:
     with pytest.raises(PlanError, match="'drop client 1 -> aggregator 0@1s': runs with clients know the faults kill"):
         broken_by("drop client 1 -> aggregator 0@1s")
+
+
+@pytest.mark.parametrize("faults", ["kill coordinator 0@3s", "kill aggregator 0@3s", "kill client 0@3s"])
+def test_secure_rounds_go_on_when_a_role_or_a_client_is_lost(faults: str) -> None:
+    """A lost coordinator is not client 0, and clients do not wait for the keys of a sum whose aggregator is gone."""
+    run = record_of(replace(CASE, strategy="fedavg + secagg"), parse_faults(faults))
+    assert not run.why and run.struck, run.why
+    assert [one.record.state for one in run.rounds][1:] == ["committed"] * 3
+    if faults.startswith("kill coordinator"):
+        (again,) = (one for one in run.rounds if one.record.number == 0)
+        assert again.record.state == "committed" and again.record.dropped == 0, "client 0 was there all the time"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("role", ["coordinator", "aggregator"])
+def test_a_role_of_secure_rounds_may_be_killed_at_each_of_its_effects(role: str) -> None:
+    for effect in range(1, 150):
+        run = record_of(replace(CASE, strategy="fedavg + secagg"), parse_faults(f"kill {role} 0#{effect}"))
+        assert not run.why and sum(one.record.state == "committed" for one in run.rounds) >= 3, effect

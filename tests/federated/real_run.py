@@ -24,6 +24,7 @@ from covey.engines.service.role_loop import LoopRole
 from covey.federated.messages import AGGREGATOR, COORDINATOR
 from covey.message import Address
 from covey.run.federated import serving
+from covey.run.federated.client_identities import identified
 from covey.run.federated.federated_options import RoundOptions
 from covey.run.federated.joining import join
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
@@ -96,8 +97,15 @@ class RealRun:
     def serve(self, listen: str = "127.0.0.1:0", **options: Any) -> BaseProcess:
         return self._start(serve_here, self.folder, listen, options)
 
-    def join(self, client: int) -> BaseProcess:
-        return self._start(join_here, self.folder, client, self.port)
+    def join(self, client: int, **options: Any) -> BaseProcess:
+        return self._start(join_here, self.folder, client, self.port, options)
+
+    def identities(self) -> Path:
+        """The list by which all clients know each other."""
+        file = self.folder / "identities"
+        lines = (identified(self.folder / f"c{client}.key") for client in range(self.clients))
+        file.write_text("\n".join(lines))
+        return file
 
     def _start(self, target: Callable[..., None], *args: Any) -> BaseProcess:
         process = FORKS.Process(target=target, args=args, daemon=True)
@@ -193,13 +201,13 @@ def serve_here(folder: Path, listen: str, options: Mapping[str, Any]) -> None:
     (folder / "result.json").write_text(result.to_json())
 
 
-def join_here(folder: Path, client: int, port: str) -> None:
+def join_here(folder: Path, client: int, port: str, options: Mapping[str, Any]) -> None:
     """(In a process of its own) Take part, and write down what is said."""
     quiet_threads()
     with (folder / f"said{client}").open("a", buffering=1) as file:
         join(
             port, str(folder / "task.py"), key=folder / f"c{client}.key", data=f"{folder}/mine{client}.py:data",
-            patience="60s", say=lambda line: print(line, file=file),
+            patience="60s", say=lambda line: print(line, file=file), **options,
         )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from covey.federated.messages import COORDINATOR, CheckIn, ClientReport, ComeBac
 from covey.membership import Departed
 from covey.program import Effect, Node
 
-SecureReporting = Callable[[Node, Configuration, ClientTraining], Coroutine[Any, Any, ComeBack]]
-"""How a client trains and reports where nobody may see its report; when to come again."""
+SecureReporting = Callable[[Node, Configuration, ClientTraining], Coroutine[Any, Any, ComeBack | Departed]]
+"""How a client trains and reports where nobody may see its report; when to come again, or that nobody says so."""
 
 RETRY = 30.0  # seconds, at most, after which a client comes again that was given no answer
 

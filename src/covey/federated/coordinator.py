@@ -140,6 +140,7 @@ class RoundCoordinator:
         chosen, self.selection = list(self.selection.accepted), self.service.selection()
         if self.service.spending:
             self.spent.value = self.service.spending.spend()
+            await self.node.save_point()  # a service that dies in this round has spent it
         self.busy, configured = True, await self.node.now()
         earliest, latest = self.service.steering.period(configured)
         replica, share = self.model.replica, number / self.service.rounds

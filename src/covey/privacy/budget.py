@@ -33,11 +33,13 @@ class PrivacyBudget:
         if not LEAST_DELTA <= self.delta < 1:
             raise PlanError(f"delta={self.delta}: from {LEAST_DELTA} to 1")
         for noise, rate, rounds in self.spent:
-            NoisyRounds(noise, rate, rounds).check()
+            NoisyRounds(noise or 1.0, rate, rounds).check()
 
     @property
     def used(self) -> float:
-        """The epsilon of the rounds so far."""
+        """The epsilon of the rounds so far; without noise there is no bound."""
+        if any(noise == 0 and rounds for noise, _, rounds in self.spent):
+            return math.inf
         return epsilon_of([NoisyRounds(*one) for one in self.spent], self.delta)
 
     def after(self, noise: float, rate: float, rounds: int = 1) -> PrivacyBudget:

@@ -23,6 +23,13 @@ def command(
     patience: Annotated[
         str, flag("--patience", "TIME", "How long to dial again while nobody answers.", options.BUDGET)
     ] = "10m",
+    identities: Annotated[
+        Path | None,
+        flag("--identities", "FILE", "By which the clients of secure sums know each other.", options.RUN),
+    ] = None,
+    fewest: Annotated[
+        int, flag("--fewest", "N", "Take no part in secure sums of fewer clients.", options.RUN, least=2)
+    ] = 2,
     quiet: options.Quiet = False,
 ) -> None:
     """Take part in a federated run with the data of this machine, until it is over or Ctrl-C.
@@ -37,5 +44,7 @@ def command(
             if not quiet:
                 typer.echo(line)
 
-        done = join(service, task, key=key, data=data, patience=patience, say=say)
+        done = join(
+            service, task, key=key, data=data, patience=patience, identities=identities, fewest=fewest, say=say
+        )
         say(f"came {done.visits} times, trained {done.reports} times, {done.refused} reports were refused")

@@ -55,6 +55,22 @@ def show(folder: Folder) -> None:
             typer.echo(f"client {guest.number}  {guest.name}  {state}")
 
 
+@app.command("identity")
+def identity(
+    key: Annotated[Path, typer.Argument(metavar="FILE", help="The key of this client.")],
+) -> None:
+    """Show this client's line in the list of identities; its key gets an identity if it has none.
+
+    The other clients need the line for secure sums: hand it to them in a way that the service cannot change.
+
+    covey federate keys identity alice.key
+    """
+    with explained("normal"):
+        from covey.run.federated.client_identities import identified
+
+        typer.echo(identified(key))
+
+
 @app.command("revoke")
 def revoke(folder: Folder, name: Name) -> None:
     """Let a client take part no more; a service that runs cuts it off within a second or two.

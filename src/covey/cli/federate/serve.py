@@ -9,7 +9,7 @@ import typer
 
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.federate.simulate import FederatedRoundFlags, FederatedStrategy, SavedModel, ScoreRounds
+from covey.cli.federate.simulate import Epsilon, FederatedRoundFlags, FederatedStrategy, SavedModel, ScoreRounds
 from covey.cli.options import flag
 from covey.cli.training import ShownRequest, importing, refuse_early, train
 
@@ -23,10 +23,14 @@ def command(
     strategy: FederatedStrategy = "fedavg",
     keys: Annotated[Path, flag("--keys", "FOLDER", "Where clients are enrolled: `covey federate keys add`.", PORT)],
     listen: Annotated[str, flag("--listen", "[HOST]:PORT", "Where clients dial in.", PORT)] = ":7070",
+    identities: Annotated[
+        Path | None, flag("--identities", "FILE", "By which the clients of secure sums know each other.", PORT)
+    ] = None,
     rounds: FederatedRoundFlags,
     seed: options.Seed = 0,
     until: options.Until = None,
     score_every: ScoreRounds = 1,
+    epsilon: Epsilon = None,
     save: SavedModel = None,
     checkpoint: Annotated[
         Path | None,
@@ -67,7 +71,8 @@ def command(
             request,
             lambda watcher: serve(
                 task, strategy, listen=listen, keys=keys, rounds=count, waits=RoundOptions(**given), until=until,
-                score_every=score_every, seed=seed, save=save, checkpoint=checkpoint, command=request.command,
+                score_every=score_every, seed=seed, save=save, checkpoint=checkpoint, epsilon=epsilon,
+                identities=identities, command=request.command,
                 watcher=watcher, log=log or (), runs=record.folder, listens=listens,
             ),
         )  # fmt: skip

@@ -19,6 +19,9 @@ FederatedStrategy = Annotated[
 ScoreRounds = Annotated[
     int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
 ]
+Epsilon = Annotated[
+    float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
+]
 SavedModel = Annotated[Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)]
 
 
@@ -66,9 +69,7 @@ def command(
     seed: options.Seed = 0,
     until: options.Until = None,
     score_every: ScoreRounds = 1,
-    epsilon: Annotated[
-        float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
-    ] = None,
+    epsilon: Epsilon = None,
     timing_only: Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only.", CLIENTS)] = False,
     save: SavedModel = None,
     log: options.Log = None,

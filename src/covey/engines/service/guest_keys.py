@@ -26,6 +26,7 @@ from covey.errors import PlanError, WireError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 PUBLIC = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 KEY = 32  # bytes
+IDENTITY = re.compile(r"([0-9a-f]{64})?")
 MOST_SAMPLES = 1 << 40
 LARGEST = 64 << 20  # bytes of the list of guests
 
@@ -50,13 +51,17 @@ class GuestList(msgspec.Struct, frozen=True):
 
 
 class GuestKey(Secretive, frozen=True):
-    """What a guest is given: its number and name, its own pair, and the service's public key."""
+    """What a guest is given: its number and name, its own pair, and the service's public key.
+
+    `identity` is what it adds itself, and shows to nobody: the key by which other guests know it.
+    """
 
     number: int
     name: str
     public: str
     secret: str
     service: str
+    identity: str = ""  # 64 hexadecimal digits
 
     @property
     def pair(self) -> Pair:
@@ -165,6 +170,8 @@ def read_key(file: Path) -> GuestKey:
         check_key(half, file)
     if key.number < 0:
         raise WireError(f"{file} has the number {key.number}, which no guest has")
+    if not IDENTITY.fullmatch(key.identity):
+        raise WireError(f"{file} contains something that is not an identity")
     return key
 
 

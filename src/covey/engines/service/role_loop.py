@@ -40,7 +40,7 @@ class LoopRole:
         self.mailbox = Mailbox(taken)
         self.memories = Remembered(address, kept)
         self.node = Node(address, (steps,), self, rng, seed)
-        self.between: Callable[[LoopRole], None] = lambda role: None  # called before each step
+        self.between: Callable[[LoopRole], None] = lambda role: None  # called before each step, and at save points
         self.program: Coroutine[Effect[Any], Any, Any] | None = None
         self.want: Receive | None = None
         self.since = 0.0  # when it began to wait
@@ -107,7 +107,7 @@ class RoleLoop:
         self._computed: deque[tuple[LoopRole, Future[Any], Callable[[Any], Any], float]] = deque()
         self._handlers: dict[type, Callable[[LoopRole, Any], Any]] = {
             Send: self._sending, Receive: self._receive, Compute: self._work, Sleep: self._sleep,
-            Now: lambda role, effect: self.now, Note: self._note, SavePoint: lambda role, effect: None,
+            Now: lambda role, effect: self.now, Note: self._note, SavePoint: lambda role, effect: role.between(role),
         }  # fmt: skip
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from covey.errors import WireError
 from covey.federated.local_training import LocalResult
 from covey.federated.private.private_settings import weight_of
 from covey.message import Message
@@ -29,6 +30,11 @@ class ReportTerms(Message):
     cap: float  # the samples that weigh 1; 0: any number does
     clip: float  # the largest norm of an update; 0: any
     loss: bool  # whether the loss is added up
+
+    def check(self) -> None:
+        """WireError for what no client can reckon with: they come from the server, of which nothing is believed."""
+        if not (0 < self.most < math.inf and 0 <= self.cap < math.inf and 0 <= self.clip < math.inf):
+            raise WireError(f"the server proposed numbers up to {self.most}, cap {self.cap} and clip {self.clip}")
 
 
 class SumWithdrawal(Message):
@@ -57,6 +63,7 @@ class ReportNumbers:
     """Update, change of buffers, weight and loss of a client, one after another, each times its weight."""
 
     def __init__(self, terms: ReportTerms, levels: int, bits: int) -> None:
+        terms.check()
         self.terms, self.fixed = terms, FixedPoint(terms.most, levels, bits)
 
     def of(self, done: LocalResult, buffers: Vector) -> Tensor:

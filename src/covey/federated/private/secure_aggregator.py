@@ -52,6 +52,10 @@ class SumService:
     privacy: ClientPrivacy | None = None
 
 
+class CoordinatorLost(Exception):
+    """Nobody waits for the sum any more."""
+
+
 class SecureRound:
     """One round: who of its clients is still there, and the sum that they take."""
 
@@ -76,23 +80,26 @@ class SecureRound:
     def awaited(self) -> set[int]:
         return self.server.waiting - self.gone
 
-    def take(self, message: Message) -> bool:
-        """Take what a client sent; True: nobody waits for it any more, and it is told to go."""
+    def take(self, message: Message) -> str | None:
+        """Take what a client sent; where nobody waits for the client any more it is told to go, and what is wrong."""
         client = message.sender.rank
         if isinstance(message, Departed):
             self.gone.add(client)
-            return False
+            return None
         own = message.number == self.begin.number if isinstance(message, SumWithdrawal) else _of(self.terms, message)
         if client not in self.awaited or not own:  # it comes too late, or belongs to another round
             self.extra += 1
-            return False
+            return None
+        if isinstance(message, SumWithdrawal):
+            self.gone.add(client)
+            return ""
         try:
             self.server.receive(client, message)
-        except WireError:  # a withdrawal is none of the answers
-            self.refused += not isinstance(message, SumWithdrawal)
+        except WireError as error:
+            self.refused += 1
             self.gone.add(client)
-            return True
-        return False
+            return str(error)
+        return None
 
     def ended(self, outcome: SumOutcome | None, found: SummedReport | None, why: str) -> RoundEnd:
         """What the coordinator is told; `why` no sum was opened."""
@@ -130,16 +137,21 @@ class SecureAggregator(Aggregator):
             given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
             for message in (given, current.report_terms, current.terms):
                 await self.node.send(address(client), message, loan=True)
-        why = ""
-        try:
-            outcome: SumOutcome | None = await self.phases(current)
-        except SumAbandoned as error:
-            await self.node.note("sums not opened")
-            outcome, why = None, str(error)
-        found = self.opened(current, outcome) if outcome else None
-        await self.node.send(COORDINATOR, current.ended(outcome, found, why), loan=True)
+        if end := await self.ended(current):
+            await self.node.send(COORDINATOR, end, loan=True)
         for client in sorted(set(begin.clients) - current.gone):
             await self.let_go(client)
+
+    async def ended(self, current: SecureRound) -> RoundEnd | None:
+        """What the coordinator is told; None: it is lost, and its successor begins anew, with other clients."""
+        try:
+            outcome = await self.phases(current)
+        except CoordinatorLost:
+            return None
+        except SumAbandoned as error:
+            await self.node.note("sums not opened")
+            return current.ended(None, None, str(error))
+        return current.ended(outcome, self.opened(current, outcome), "")
 
     async def abandon(self, begin: RoundBegin) -> None:
         end = RoundEnd(begin.number, False, [], 0, 0, 0, 0, math.nan, NOTHING, NOTHING, ALONE)
@@ -167,8 +179,10 @@ class SecureAggregator(Aggregator):
             if now >= deadline:
                 return
             message = await Receive((Departed, *ANSWERS), timeout=deadline - now)
-            if message is not None and current.take(message):
-                await self.let_go(message.sender.rank)
+            if isinstance(message, Departed) and message.sender == COORDINATOR:
+                raise CoordinatorLost
+            if message is not None and (refused := current.take(message)) is not None:
+                await self.let_go(message.sender.rank, refused)
 
     def opened(self, current: SecureRound, outcome: SumOutcome) -> SummedReport | None:
         begin, privacy = current.begin, self.sums.privacy
@@ -178,9 +192,9 @@ class SecureAggregator(Aggregator):
         samples = sum(self.sizes(client) for client in outcome.clients)
         return current.numbers.noisy(outcome.total, begin.params, begin.buffers, privacy.covered, chance, samples)
 
-    async def let_go(self, client: int) -> None:
-        """Tell a client when to come again."""
-        await self.node.send(address(client), ComeBack(*until(self.again, await self.node.now())))
+    async def let_go(self, client: int, refused: str = "") -> None:
+        """Tell a client when to come again, and what was wrong with its message."""
+        await self.node.send(address(client), ComeBack(*until(self.again, await self.node.now()), refused=refused))
 
 
 def _of(terms: SumTerms, message: Message) -> bool:

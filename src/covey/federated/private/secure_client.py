@@ -11,6 +11,7 @@ from covey.federated.client import SecureReporting
 from covey.federated.local_training import ClientTraining, ClientWork, LocalResult
 from covey.federated.messages import ComeBack, Configuration
 from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SumWithdrawal
+from covey.membership import Departed
 from covey.message import Message
 from covey.privacy.randomness import RandomnessSource
 from covey.privacy.secagg import Identity, SumClient
@@ -57,17 +58,22 @@ class SecureVisit:
         self.node, self.given, self.training, self.party = node, given, training, party
         self.done: LocalResult | None = None
 
-    async def report(self) -> ComeBack:
-        """Answer the service phase by phase, until it says when to come again."""
+    async def report(self) -> ComeBack | Departed:
+        """Answer the service phase by phase, until it says when to come again, or its aggregator is lost."""
         node, to = self.node, self.given.sender
-        how = await node.receive(ReportTerms, sender=to)
-        terms = await node.receive(SumTerms, sender=to)
+        how = await node.receive_any(ReportTerms, Departed, sender=to)
+        if isinstance(how, Departed):
+            return how
+        terms = await node.receive_any(SumTerms, Departed, sender=to)
+        if isinstance(terms, Departed):
+            return terms
+        assert isinstance(how, ReportTerms) and isinstance(terms, SumTerms)
         try:
             mine = self.party.join(node.rank, self.given.number, terms)
             await node.send(to, mine.advertise())
             while True:
-                asked = await node.receive_any(*ASKED, ComeBack, sender=to)
-                if isinstance(asked, ComeBack):
+                asked = await node.receive_any(*ASKED, ComeBack, Departed, sender=to)
+                if isinstance(asked, ComeBack | Departed):
                     mine.forget()
                     return asked
                 await node.send(to, self.answer(mine, how, asked), loan=True)
@@ -75,7 +81,9 @@ class SecureVisit:
                     await self.train()
         except (WireError, PlanError):
             await node.send(to, SumWithdrawal(self.given.number))
-            return await node.receive(ComeBack, sender=to)
+            answer = await node.receive_any(ComeBack, Departed, sender=to)
+            assert isinstance(answer, ComeBack | Departed)
+            return answer
 
     async def train(self) -> None:
         work = ClientWork(self.training, self.node.rank, self.given)

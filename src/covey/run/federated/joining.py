@@ -18,14 +18,18 @@ from covey.engines.service.guest_keys import GuestKey, read_key
 from covey.engines.service.guest_visit import pay_visit
 from covey.engines.transport.refusals import shown
 from covey.errors import PeerLost, PlanError, WireError
-from covey.federated.client import visits
+from covey.federated.client import SecureReporting, visits
 from covey.federated.local_training import ClientTraining, LocalResult, LocalTraining, refuse_settings
 from covey.federated.messages import AGGREGATOR, COORDINATOR, ComeBack, Configuration
+from covey.federated.reports.report_form import EncodedTraining
+from covey.federated.strategies import FederatedStrategy
 from covey.message import Address, Message
 from covey.model import build
+from covey.model.flat import Flat
 from covey.observe.instruments import Instrument
+from covey.run.federated.client_identities import MAKE_ONE, enrolled_party
 from covey.run.federated.federated_options import read_strategy
-from covey.run.option_parts import readable
+from covey.run.option_parts import at_least_one, readable
 from covey.simulate import parse_duration
 from covey.simulate.population import CLIENT
 from covey.task import Task, import_file, load_task, task_hash
@@ -78,7 +82,7 @@ class ToldRefusals(Instrument):
 
 def join(
     service: str, task: str, *, key: str | Path, data: str | None = None, patience: str = "10m",
-    say: Callable[[str], None] = lambda line: None,
+    identities: str | Path | None = None, fewest: int = 2, say: Callable[[str], None] = lambda line: None,
 ) -> Attendance:  # fmt: skip
     """Take part in a federated run until it is over, or until Ctrl-C (docs/federated.md).
 
@@ -88,16 +92,26 @@ def join(
         key: The file with this client's key.
         data: A file and the name of this client's data in it: "mine.py:data"; without it, the task's own data.
         patience: For how long the service is dialled again while nobody answers.
+        identities: The list by which the clients of secure sums know each other. With it, nothing but secure sums is
+            taken part in.
+        fewest: The clients that a secure sum must have.
         say: Hears what happens.
     """
     readable("patience", patience, parse_duration)
+    at_least_one(fewest=fewest)
     endpoint, known = dialled(service), read_key(Path(key))
+    secure = None
+    if identities is not None:
+        from covey.federated.private.secure_client import reporting_securely
+
+        secure = reporting_securely(enrolled_party(known, Path(identities), max(2, fewest)))
     loaded = load_task(task)
     loaded = replace(loaded, data=data_named(data)) if data else loaded
     refuse_settings(loaded)
     interrupt = Interrupt()
     with interruptible(interrupt):
-        return JoinedClient(endpoint, known, loaded, task_hash(task), say, interrupt).run(parse_duration(patience))
+        joined = JoinedClient(endpoint, known, loaded, task_hash(task), say, interrupt, secure)
+        return joined.run(parse_duration(patience))
 
 
 def data_named(where: str) -> Any:
@@ -115,9 +129,10 @@ class JoinedClient:
     """A client that comes again and again, and keeps nothing in between."""
 
     def __init__(
-        self, endpoint: str, key: GuestKey, task: Task, digest: str, say: Callable[[str], None], interrupt: Interrupt
-    ) -> None:
-        self.endpoint, self.key, self.task, self._digest = endpoint, key, task, digest
+        self, endpoint: str, key: GuestKey, task: Task, digest: str, say: Callable[[str], None], interrupt: Interrupt,
+        secure: SecureReporting | None = None,
+    ) -> None:  # fmt: skip
+        self.endpoint, self.key, self.task, self._digest, self._secure = endpoint, key, task, digest, secure
         self.me, self._say, self.done = Address(CLIENT, key.number), say, Attendance()
         self._data = build.data_of(task)
         self._interrupt = interrupt
@@ -154,7 +169,8 @@ class JoinedClient:
             training = self._trained(link.greet(__version__, self._digest, check_data(self._data)))
             self.done.visits += 1
             told = ToldTraining(training, self.done, self._say)
-            return pay_visit(link, visits(told), lambda: self._interrupt.asked, ToldRefusals(self.done, self._say))
+            program, refusals = visits(told, self._secure), ToldRefusals(self.done, self._say)
+            return pay_visit(link, program, lambda: self._interrupt.asked, refusals)
         finally:
             link.close()
 
@@ -168,15 +184,21 @@ class JoinedClient:
                 strategy, text, _ = read_strategy(welcome.strategy)
             except PlanError as error:
                 raise PlanError(f"the service asks for what this covey does not have: {shown(str(error))}") from None
-            if strategy.secure or strategy.form.words:
-                raise PlanError(f"the service asks for {shown(text)}, which clients on real machines cannot do so far")
+            if strategy.secure and not self._secure:
+                raise PlanError(f"the service asks for {shown(text)}: secure sums need --identities; {MAKE_ONE}")
+            if self._secure and not strategy.secure:
+                raise PlanError(f"the service asks for {shown(text)}, which it can read: omit --identities if it may")
             count = check_data(self._data)
-            samples = {self.me.rank: torch.arange(count)}
-            seed = welcome.seed
-            self._training = LocalTraining(self.task, self._module, self._data, strategy.local, samples, seed)
+            self._training = self._made(strategy, count, welcome.seed)
             self._told = wanted
             self._say(f"joined {self.endpoint} as {shown(welcome.name[:64])}: {shown(text)}, with {count} samples")
         return self._training
+
+    def _made(self, strategy: FederatedStrategy, count: int, seed: int) -> ClientTraining:
+        form = strategy.form.make(Flat(self._module), seed)
+        samples, restrict = {self.me.rank: torch.arange(count)}, getattr(form, "restrict", None)
+        made = LocalTraining(self.task, self._module, self._data, strategy.local, samples, seed, restrict)
+        return EncodedTraining(made, form) if form else made
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from covey.errors import PlanError
 from covey.federated.aggregation import MakeAggregation
 from covey.federated.aggregator import Aggregator, ShareSizes
+from covey.federated.messages import FROM_CLIENTS, CheckIn
 from covey.federated.private.noisy_mean import NoisyMean, PoissonSelection, PrivacySpending
 from covey.federated.reports.report_form import ReportForm
 from covey.federated.rounds import Selection
+from covey.message import Message
 from covey.observe.facts import PrivacyFacts
 from covey.observe.membership import RoundLog
 from covey.observe.result import Result
@@ -29,25 +31,33 @@ class PrivateRun:
         asked: The run.
         randomness: Of keys, masks, shares, noise, and of who is drawn; deployed runs use the operating system's.
         spending: What rounds spend of a privacy budget.
-        party: The clients' part in secure sums.
+        directory: The public identities of clients, for secure sums.
+        party: The part of simulated clients in secure sums; real ones have their own.
         form: In which reports travel.
     """
 
     asked: FederatedRequest
     randomness: RandomnessSource
     spending: PrivacySpending | None = None
+    directory: Mapping[int, bytes] = field(default_factory=dict)
     party: Any = None
     form: ReportForm | None = None
 
     @staticmethod
     def of(asked: FederatedRequest, randomness: RandomnessSource | None = None) -> PrivateRun:
         """Of a simulated run: all chance comes from its seed."""
-        chance = randomness or SeededSource(asked.options.training.seed)
-        made = PrivateRun(asked, chance)
+        made = PrivateRun.served(asked, {}, randomness or SeededSource(asked.options.training.seed))
+        if asked.strategy.secure:
+            made.party = _parties()(asked.population.clients, made.randomness)
+            made.directory = made.party.directory
+        return made
+
+    @staticmethod
+    def served(asked: FederatedRequest, directory: Mapping[int, bytes], randomness: RandomnessSource) -> PrivateRun:
+        """Of a service, whose clients come from elsewhere."""
+        made = PrivateRun(asked, randomness, directory=directory)
         if asked.privacy:
             made.spending = PrivacySpending(asked.privacy, asked.rounds)
-        if asked.strategy.secure:
-            made.party = _parties()(asked.population.clients, chance)
         return made
 
     @property
@@ -67,13 +77,22 @@ class PrivateRun:
 
         return reporting_securely(self.party)
 
+    @property
+    def said_by_clients(self) -> tuple[type[Message], ...]:
+        """All that a client may say. Real ones may be anybody's: what else they send is refused unseen."""
+        if not self.asked.strategy.secure:
+            return FROM_CLIENTS
+        from covey.federated.private.secure_aggregator import ANSWERS
+
+        return CheckIn, *ANSWERS
+
     def aggregator(self, node: Node, sizes: ShareSizes) -> Aggregator:
         """The aggregator of the run's rounds."""
         asked, privacy = self.asked, self.asked.privacy
         if asked.strategy.secure:
             from covey.federated.private.secure_aggregator import SecureAggregator, SumService
 
-            service = SumService(asked.strategy.secure, self.party.directory, self.randomness, privacy)
+            service = SumService(asked.strategy.secure, self.directory, self.randomness, privacy)
             return SecureAggregator(node, asked.terms, service, sizes)
         make: MakeAggregation = asked.strategy.aggregation.make
         if privacy:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from covey.checkpoint import RunRecord
 from covey.data.shards import Shards
 from covey.engines.interrupt import Interrupt, interruptible
@@ -21,42 +19,36 @@ from covey.engines.service.service_port import PortTerms, ServicePort, listening
 from covey.engines.transport.refusals import Refusals
 from covey.engines.virtual.guests.guest_tally import GuestsAside, GuestTeller
 from covey.engines.virtual.progress_watch import ProgressWatch
-from covey.errors import PlanError, WireError
+from covey.errors import WireError
 from covey.federated.coordinator import FederatedService
-from covey.federated.local_training import refuse_settings
-from covey.federated.messages import AGGREGATOR, COORDINATOR, FROM_CLIENTS
-from covey.federated.pace_steering import PaceSteering
-from covey.federated.strategies import FederatedStrategy
+from covey.federated.messages import AGGREGATOR, COORDINATOR
+from covey.federated.pace_steering import PaceSteering, SteadyPace
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
-from covey.observe.facts import RunFacts
 from covey.observe.instruments import Instrument
 from covey.observe.membership import RoundLog
 from covey.observe.progress import Watcher
 from covey.observe.result import Result, conclude
 from covey.privacy.randomness import SystemSource
 from covey.run.federated.enrolled_clients import EnrolledClients, RefusedReports
-from covey.run.federated.federated_options import RoundOptions, read_strategy
-from covey.run.federated.federated_request import FederatedRequest, facts, round_terms
+from covey.run.federated.federated_options import RoundOptions
+from covey.run.federated.federated_request import FederatedRequest
 from covey.run.federated.federating import service_plan
 from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
 from covey.run.federated.service_news import ServiceNews
+from covey.run.federated.service_request import going_on, known_identities, service_facts, service_request
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, at_least_one
 from covey.run.options import Options
-from covey.run.saving import Place, check_save, save_model
+from covey.run.saving import Place, save_model
 from covey.run.simulated import failing
-from covey.scoring import target_of
-from covey.simulate.population import CLIENT, Population
-from covey.task import load_task, task_hash
+from covey.simulate.population import CLIENT
+from covey.task import task_hash
 from covey.version import __version__
-
-SERVED = "served"
-"""What the result calls this engine."""
 
 
 def serve(
@@ -72,6 +64,8 @@ def serve(
     seed: int = 0,
     save: Place = None,
     checkpoint: str | Path | None = None,
+    epsilon: float | None = None,
+    identities: str | Path | None = None,
     command: str = "",
     watcher: Watcher | None = None,
     log: Sequence[str] = (),
@@ -92,6 +86,8 @@ def serve(
         seed: The seed of the weights, and of the order of clients' batches.
         save: Write the model to this safetensors file.
         checkpoint: Keep the service in this folder between rounds, and go on from what is there.
+        epsilon: What the run may spend of privacy, with "+ dp": it finds the noise, or ends the run when it is spent.
+        identities: The list by which the clients of secure sums know each other, with "+ secagg".
         command: The command line to write into the result.
         watcher: An object that is shown the run's progress.
         log: Loggers.
@@ -105,76 +101,31 @@ def serve(
         engine="simulated", training=TrainingOptions(seed=seed),
         output=OutputOptions(save=save, command=command, watcher=watcher, log=log, runs=runs),
     )  # fmt: skip
-    asked = service_request(task, strategy, clients, rounds, waits or RoundOptions(), until, given)
+    asked = service_request(task, strategy, clients, rounds, waits or RoundOptions(), until, epsilon, given)
+    directory = known_identities(asked.strategy, clients, identities)
     terms = PortTerms(
         listen=listening_at(listen), pair=pair, roles=(COORDINATOR, AGGREGATOR)[: 1 if asked.strategy.buffer else 2],
-        says=FROM_CLIENTS, largest=0,
+        says=(), largest=0,
     )  # fmt: skip
     with listening(given, lambda: service_facts(asked), asked.name, asked.task.callbacks) as listeners, failing():
         heard = replace(asked, options=listeners.heard(given)) if listeners else asked
-        serving = Serving(heard, clients, terms, task_hash(task), listens)
+        private = PrivateRun.served(heard, directory, SystemSource())
+        serving = Serving(heard, private, clients, terms, task_hash(task), listens)
         result = serving.run(score_every, listeners.scored if listeners else None, checkpoint)
         if listeners:
             listeners.concluded(result)
         return result
 
 
-def service_request(
-    task: str, strategy: str, clients: EnrolledClients, rounds: int, waits: RoundOptions, until: str | None,
-    given: Options,
-) -> FederatedRequest:  # fmt: skip
-    """Check everything that can be checked before anything starts."""
-    chosen, text, settings = read_strategy(strategy)
-    if not clients.welcome():
-        raise PlanError(
-            f"no client is enrolled in {clients.folder.folder}: add one with `covey federate keys add "
-            f"{clients.folder.folder} NAME --samples N`"
-        )
-    refuse_simulated_only(chosen)
-    terms = round_terms(chosen, waits, len(clients.welcome()))
-    check_save(given.output.save)
-    loaded = load_task(task)
-    refuse_settings(loaded)
-    told = {
-        "clients": len(clients.welcome()), "rounds": rounds, "per_round": terms.target, "chosen": terms.goal,
-        "enough": terms.enough, "selection": waits.selection, "reporting": waits.reporting, "until": until,
-    }  # fmt: skip
-    return FederatedRequest(
-        task=loaded, name=task, strategy=chosen, text=text,
-        settings={**settings, **{key: value for key, value in told.items() if value is not None}},
-        population=Population(clients=len(clients.welcome())), terms=terms,
-        samples=clients,  # type: ignore[arg-type]  # only asked how many samples each client may have
-        rounds=rounds, target=target_of(loaded, until) if until else None, options=given,
-    )  # fmt: skip
-
-
-def refuse_simulated_only(chosen: FederatedStrategy) -> None:
-    """Refuse what only simulated clients do so far."""
-    asked = (*(["secagg"] if chosen.secure else []), *(["dp"] if chosen.noise else []), *chosen.form.words)
-    if asked:
-        raise PlanError(f"{asked[0]}: only simulated clients do this so far (covey federate simulate): omit it")
-
-
-def service_facts(asked: FederatedRequest) -> RunFacts:
-    """What is known of a run before it starts."""
-    return msgspec.structs.replace(facts(asked), engine=SERVED)
-
-
-def going_on(done: int, rounds: int) -> str:
-    """How a service goes on after so many rounds."""
-    if done < rounds:
-        return f"going on with round {done + 1} of {rounds}"
-    return f"{done} rounds are over, and with them this run of {rounds}: a larger --rounds goes on"
-
-
 class Serving:
     """One process of a service, from its start to its end."""
 
     def __init__(
-        self, asked: FederatedRequest, clients: EnrolledClients, terms: PortTerms, task: str,
+        self, asked: FederatedRequest, private: PrivateRun, clients: EnrolledClients, terms: PortTerms, task: str,
         listens: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.asked, self.clients, self.terms, self._task, self._listens = asked, clients, terms, task, listens
+        self.private = private
         self.refusals, self._shown = Refusals(), Refusals()
         self._over = False
         self._say = asked.options.output.say
@@ -215,11 +166,15 @@ class Serving:
     def _serve(self, replica: Replica, log: RoundLog, wishes: ServiceWishes) -> ServiceOutcome:
         asked = self.asked
         needed = asked.strategy.buffer or asked.terms.goal
-        steering = PaceSteering(asked.population.clients, asked.terms, needed)
-        service = FederatedService(asked.rounds, asked.terms, asked.strategy.step, steering, log)
-        plan = service_plan(asked, service, PrivateRun.of(asked, SystemSource()))
+        steering = (SteadyPace if asked.privacy else PaceSteering)(asked.population.clients, asked.terms, needed)
+        private = self.private
+        private.form = asked.strategy.form.make(replica.layout, asked.options.training.seed)
+        service = FederatedService(
+            asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending
+        )
+        plan = service_plan(asked, service, private)
         size = replica.flat.nbytes + replica.buffers.nbytes
-        terms = replace(self.terms, largest=size)
+        terms = replace(self.terms, largest=size, says=private.said_by_clients)
         self._port = ServicePort(terms, self.clients.welcome(), self._greet, self.refusals)
         try:
             self._listens(self._port.endpoint)
@@ -237,6 +192,8 @@ class Serving:
             )
         if hello.samples > (most := len(self.clients[client.rank])):
             return NotWelcome(f"it has {hello.samples} samples, and was enrolled with {most}: see `keys add --samples`")
+        if self.asked.strategy.secure and client.rank not in self.private.directory:
+            return NotWelcome("its identity is not in the service's list: secure sums are taken with those who are")
         if self._over:
             return RunOver()
         self._news.joined(client, self.clients.name(client))
@@ -289,6 +246,7 @@ class Serving:
             stopped=outcome.stopped, failures=self._shown.lines(),
         )  # fmt: skip
         result.participation = log.told()
+        self.private.tell(result, log)
         result.roles.pop(f"{CLIENT}s 0", None)
         score.assemble(outcome.snapshots)
         result.keep_weights(score.state())
