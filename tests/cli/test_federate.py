@@ -82,5 +82,5 @@ def test_a_run_without_a_committed_round_fails_and_saves_nothing(runner: CliRunn
     flags = f"--clients 4 --per-round 4 --rounds 2 --availability {there} --save {model} --no-record"
     shown = runner.invoke(app, ["federate", "simulate", "examples/digits.py", *flags.split()])
     assert shown.exit_code == 1 and not model.exists(), shown.output
-    assert "0 committed, 2 not begun" in shown.output and "and it needs 4" in shown.output
+    assert "0 committed, 1,000 not begun" in shown.output and "and it needs 4" in shown.output
     assert "no round was committed" in shown.output

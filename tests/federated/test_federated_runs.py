@@ -16,6 +16,7 @@ from covey.federated.local_training import LocalTraining
 from covey.federated.messages import Configuration
 from covey.observe.result import Result
 from covey.run import federate
+from covey.run.federated import federating
 from covey.task import Task
 from tests.federated.conftest import SAMPLES, regression, trained_by
 
@@ -169,13 +170,19 @@ def test_an_abandoned_round_leaves_the_model_as_it_was(task: Task, tmp_path: Pat
     later = run(task, **{**given, "rounds": 6}).participation
     states = [one.state for one in later.rounds]  # type: ignore[union-attr]
     assert states[0] == "abandoned" and "not begun" in states and states[-1] == "committed", states
+    assert len(states) - states.count("not begun") == 6, "rounds that are not begun do not count"
 
 
-def test_a_round_for_which_too_few_check_in_is_not_begun(task: Task, tmp_path: Path) -> None:
+def test_a_round_for_which_too_few_check_in_is_not_begun(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federating, "TRIES", 3)
     there = tmp_path / "there.csv"
     there.write_text("0,0s,9h\n1,0s,9h\n")
     found = run(task, rounds=3, selection="30s", availability=there)
-    assert found.participation and [one.state for one in found.participation.rounds] == ["not begun"] * 3
+    assert found.participation and found.participation.not_begun == 3 and found.participation.abandoned == 0
+    (told,) = found.participation.rounds
+    assert (told.state, told.tries, told.there) == ("not begun", 3, 2), "clients are counted, not their visits"
     assert found.seconds == pytest.approx(90, abs=0.1)
     assert torch.equal(weights(found), full_batch_steps(task, 0))
 

@@ -71,7 +71,7 @@ def test_fedbuff_ends_where_nobody_comes_any_more(task: Task, tmp_path: Path) ->
     found = federate(task, "fedbuff(buffer=3)", 6, per_round=6, rounds=20, availability=there, compute="20s", **EQUAL)
     assert found.participation
     states = [one.state for one in found.participation.rounds]
-    assert len(states) == 20 and states[-1] == "not begun"
+    assert len(states) < 20 and states[-1] == "not begun"
     assert found.updates == found.participation.committed == states.count("committed") > 0
 
 

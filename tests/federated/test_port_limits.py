@@ -105,14 +105,18 @@ def test_a_service_tells_who_joins_and_which_rounds_come_to_nothing() -> None:
     assert said[0] == "client 0 (c0) has joined" and len(said) == NAMED + 1
     said.clear()
     for number in range(25):
-        log.add(RoundRecord(number=number, state="not begun", seconds=1.0, took=1.0, there=1))
+        log.add(RoundRecord(number=0, state="not begun", seconds=number, took=number, there=1))
         news.look(log)
+        if number == 12:  # a service that goes on has told of these
+            news = ServiceNews(said.append)
+            news.resume(log)
     log.add(RoundRecord(number=25, state="committed", seconds=1.0, took=1.0))
     log.add(RoundRecord(number=26, state="abandoned", seconds=1.0, took=1.0, chosen=5, reports=2, dropped=1))
     news.look(log)
     assert said[0] == "round 1 was not begun: too few clients checked in (about 1 are there)"
-    assert said[1].startswith("round 10 was not begun") and "2 of 5 chosen clients reported" in said[2]
-    assert len(said) == 3
+    assert said[1].startswith("round 1 was not begun") and said[1].endswith("10 times in a row")
+    assert said[2] == said[0] and said[3].endswith(", 10 times in a row") and "2 of 5 chosen" in said[4]
+    assert len(said) == 5 and log.told().not_begun == 25 and log.begun == 2
     spoilt = RoundRecord(number=3, state="abandoned", seconds=1.0, took=1.0, why="its update is infinite")
     assert reason(spoilt) == "round 4 was abandoned: its update is infinite"
 

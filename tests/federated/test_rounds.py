@@ -167,7 +167,7 @@ def test_nobody_comes_twice_before_all_have_come_once_though_rounds_become_faste
     for _ in range(50):
         steering.round_ended(0.1)
     for number in range(1000):
-        steering.came(now=first * number / 1000)
+        steering.came(now=first * number / 1000, client=number)
     early, late = steering.period(now=0.01 * first), steering.period(now=0.99 * first)
     assert early == late and early[0] == first, "who came early has the same time as who came late"
     after = steering.period(now=first)
@@ -178,7 +178,7 @@ def test_a_cycle_follows_how_many_came_in_the_one_before() -> None:
     steering = PaceSteering(clients=1000, terms=TERMS, needed=TERMS.goal, seconds=10.0)
     length = steering.first()
     for number in range(250):
-        steering.came(now=length * number / 250)
+        steering.came(now=length * number / 250, client=number)
     begin, end = steering.period(now=length)
     assert end - begin == pytest.approx(length / 4), "a quarter is there"
     assert PaceSteering(1000, TERMS, TERMS.goal, 10.0, there=250).first() == pytest.approx(length / 4)

@@ -26,7 +26,7 @@ from covey.observe.instruments import Instrument
 from covey.observe.membership import RoundLog, RoundRecord
 from covey.run.federated.federated_options import PopulationOptions, RoundOptions
 from covey.run.federated.federated_request import FederatedRequest, federated_request
-from covey.run.federated.federating import guest_plan, pace_steering, service_plan, service_replicas
+from covey.run.federated.federating import TRIES, guest_plan, pace_steering, service_plan, service_replicas
 from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.options import Options
@@ -206,7 +206,7 @@ def record_of(case: FederatedCase, plan: FaultPlan) -> FederatedRecord:
     steering = pace_steering(asked, replicas[COORDINATOR])
     private = PrivateRun.of(asked)
     service = FederatedService(
-        asked.rounds, terms, asked.strategy.step, steering, log, private.select, private.spending
+        asked.rounds, terms, asked.strategy.step, steering, log, private.select, private.spending, TRIES
     )
     striking, plans = GuestFaults(plan, CLIENT), service_plan(asked, service, private)
     why = ""
@@ -229,7 +229,7 @@ def broken(run: FederatedRecord) -> list[str]:
     """All that does not hold of a run."""
     if run.why:
         return [run.why]
-    numbers = [one.record.number for one in run.rounds]
+    numbers = [one.record.number for one in run.rounds if one.record.state != "not begun"]
     found = [] if numbers == list(range(run.asked.rounds)) else [f"the rounds are {numbers}"]
     for one in run.rounds:
         found += [f"round {one.record.number}: {why}" for why in _broken(run, one)]
@@ -238,7 +238,7 @@ def broken(run: FederatedRecord) -> list[str]:
 
 def _broken(run: FederatedRecord, one: EndedRound) -> Iterator[str]:
     record, terms, buffer = one.record, run.asked.terms, run.asked.strategy.buffer
-    if not buffer and record.took > terms.selection + terms.reporting + 1.0:
+    if not buffer and record.state != "not begun" and record.took > terms.selection + terms.reporting + 1.0:
         yield f"it took {record.took:.3g} s, and its time limits are {terms.selection:g} s and {terms.reporting:g} s"
     if record.state != "committed":
         if not torch.equal(one.before, one.after):

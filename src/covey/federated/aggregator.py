@@ -150,6 +150,8 @@ class Aggregator:
         client = report.sender.rank
         if report.number != begin.number:
             sums.extra += 1
+            if report.number < begin.number and client not in reporting.awaited:
+                return ""  # of a round that is over: only too late
             return f"it is of round {report.number}, and this is round {begin.number}"
         report = self.decoded(report)
         if fault := fault_in(report, begin.params, begin.buffers, self.sizes(client)):

@@ -57,21 +57,31 @@ class Buffering:
         self.version = node.remember("version", 0)  # the updates of the model
         self.running: OrderedDict[int, tuple[int, float]] = OrderedDict()  # version and deadline, by client
         self.collected = ReportBuffer()
+        self.late: dict[int, int] = {}  # the version with which a client began whose time is over
         self.dropped = self.extra = 0
         self.heard = 0.0  # when the last report came that counts
 
     async def run(self) -> None:
         for number in self.node.steps():
-            if number < len(self.service.log.rounds):  # an earlier life has ended this update
+            if number < self.service.log.begun:  # an earlier life has ended this update
                 continue
             began, replica = await self.node.now(), self.model.replica
             params, buffers = replica.flat.clone(), replica.buffers.clone()  # lent to all who begin with this version
             given = Configuration(self.version.value, number / self.service.rounds, params, buffers)
-            if await self.collect(given):
-                await self.commit(number, began)
-            else:
-                why = f"{len(self.collected.clients)} reports came, and it needs {self.size}"
-                await self.tell("not begun", number, began, await self.node.now(), why)
+            if not await self.filled(number, began, given):
+                return
+            await self.commit(number, began)
+
+    async def filled(self, number: int, began: float, given: Configuration) -> bool:
+        """Wait until an update is full; False: for a long time too few have come."""
+        tries = 0
+        while not await self.collect(given):
+            why = f"{len(self.collected.clients)} reports came, and it needs {self.size}"
+            await self.tell("not begun", number, began, await self.node.now(), why)
+            tries += 1
+            if self.service.tries is not None and tries >= self.service.tries:
+                return False
+        return True
 
     async def collect(self, given: Configuration) -> bool:
         """Hear clients until an update is full; False: for a long time nobody has come, or nobody was in time."""
@@ -87,6 +97,7 @@ class Buffering:
                 await self.take(message)
             elif isinstance(message, Departed):
                 self.dropped += self.running.pop(message.sender.rank, None) is not None
+                self.late.pop(message.sender.rank, None)
             elif not self.running:
                 return False
         return True
@@ -94,7 +105,8 @@ class Buffering:
     async def admit(self, client: int, given: Configuration) -> None:
         """Let a client begin, if there is room for it."""
         now = await self.node.now()
-        self.service.steering.came(now)
+        self.service.steering.came(now, client)
+        self.late.pop(client, None)
         if len(self.running) >= self.concurrency:
             await self.node.send(address(client), self.come_back(now))
             return
@@ -107,6 +119,8 @@ class Buffering:
         if begun is None or begun[0] != report.number:
             self.extra += 1
             fault = "no report of its client is awaited" if begun is None else "it is of another model"
+            if begun is None and self.late.pop(report.sender.rank, None) == report.number:
+                fault = ""  # only too late
         elif fault := self.fault_in(report):
             self.dropped += 1
             await self.node.note("refused reports")
@@ -152,12 +166,14 @@ class Buffering:
                 await self.node.note("loss", loss)
             await self.node.note("update")
             await self.node.note("samples", done.samples)
+            await self.node.sleep(0)  # a score of this model may end the run before the next update begins
 
     async def shortest(self) -> float:
         """Give up those whose time is over; the seconds until the next one's is, or until nobody is waited for."""
         now = await self.node.now()
         while self.running and next(iter(self.running.values()))[1] <= now:
-            self.running.popitem(last=False)
+            client, (version, _) = self.running.popitem(last=False)
+            self.late[client] = version
             self.dropped += 1
         return next(iter(self.running.values()))[1] - now if self.running else self.service.terms.selection
 

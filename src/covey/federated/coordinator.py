@@ -48,13 +48,14 @@ class FederatedService:
     """What the roles of the service have been asked to do.
 
     Args:
-        rounds: How many there are, of which some may be abandoned.
+        rounds: How many there are, of which some may be abandoned; those that are not begun do not count.
         terms: Of a round.
         step: What happens to the model with the aggregate of a round; None: a step of the task's optimizer.
         steering: When clients come again.
         log: Hears of every round.
         select: Makes the selection of a round; None: those who check in first.
         spending: What rounds spend of a privacy budget.
+        tries: How often in a row too few clients may check in before the run ends; None: it waits for them.
     """
 
     rounds: int
@@ -64,6 +65,7 @@ class FederatedService:
     log: RoundLog
     select: Callable[[], Selection] | None = None
     spending: Spending | None = None
+    tries: int | None = None
 
     def selection(self) -> Selection:
         return self.select() if self.select else Selection(self.terms)
@@ -120,20 +122,31 @@ class RoundCoordinator:
     async def run(self) -> None:
         spending = self.service.spending
         for number in self.node.steps():
-            if number < len(self.service.log.rounds):  # an earlier life has ended this round
+            if number < self.service.log.begun:  # an earlier life has ended this round
                 continue
             if spending and not spending.left:
                 break
+            began = await self.selected(number)
+            if began is None:
+                break
+            await self.conduct(number, began)
+        await self.node.send(AGGREGATOR, Goodbye())
+
+    async def selected(self, number: int) -> float | None:
+        """Wait until enough clients have checked in; when the selection began that has them. None: too few come."""
+        first = await self.node.now()
+        tries = 0
+        while self.service.tries is None or tries < self.service.tries:
             began = await self.node.now()
             self.selection.start(began)
             while (state := self.selection.state(now := await self.node.now())) == "open":
                 assert self.selection.deadline is not None
                 await self.hear(self.selection.deadline - now)
             if state == "ready":
-                await self.conduct(number, began)
-            else:
-                await self.give_up(number, began)
-        await self.node.send(AGGREGATOR, Goodbye())
+                return began
+            tries += 1
+            await self.give_up(number, first)
+        return None
 
     async def conduct(self, number: int, began: float) -> None:
         """Let the aggregator have the chosen clients, and commit what it brings; others check in meanwhile."""
@@ -185,6 +198,7 @@ class RoundCoordinator:
                 await self.node.note("loss", end.loss)
             await self.node.note("update")
             await self.node.note("samples", end.samples)
+            await self.node.sleep(0)  # a score of this model may end the run before the next round begins
 
     async def give_up(self, number: int, began: float) -> None:
         """Too few clients have checked in: send those away, and begin anew."""
@@ -202,7 +216,7 @@ class RoundCoordinator:
         """
         message = await Receive((CheckIn, Departed, *kinds), timeout=timeout)
         if isinstance(message, CheckIn):
-            self.service.steering.came(await self.node.now())
+            self.service.steering.came(await self.node.now(), message.sender.rank)
             closed = self.busy and not self.service.terms.overlap
             if closed or not self.selection.check_in(message.sender.rank):
                 await self.turn_away(message.sender.rank)

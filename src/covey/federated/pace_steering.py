@@ -38,24 +38,29 @@ class PaceSteering:
         self._terms, self._needed = terms, needed
         self.small = clients <= SMALL * terms.goal
         self.seconds = min(seconds or terms.selection / 4, terms.selection)
-        self.there = max(needed, clients if there is None else there)
-        self._came = 0  # in this cycle
+        self._expected = max(needed, clients if there is None else there)  # in a cycle
+        self._came, self._before = set[int](), 0  # who came in this cycle, and how many did in the one before
         self._end = self._next = self._cycle()  # of this cycle, and the length of the one after it
 
     def _cycle(self) -> float:
         """How long all who are there may take to come once."""
         # without overlap, nobody is accepted during a round: enough must come while selection waits for them
         seconds = self.seconds if self._terms.overlap else min(self.seconds, self._terms.selection)
-        return seconds * max(0.25, self.there / (WANTED * self._needed))
+        return seconds * max(0.25, self._expected / (WANTED * self._needed))
+
+    @property
+    def there(self) -> int:
+        """How many clients have come, each counted once, in this cycle or the one before."""
+        return max(len(self._came), self._before)
 
     def first(self) -> float:
         """Seconds in which all clients come for the first time."""
         return self._soon() if self.small else self._end
 
-    def came(self, now: float) -> None:
+    def came(self, now: float, client: int) -> None:
         """A client has checked in."""
         self._turn(now)
-        self._came += 1
+        self._came.add(client)
 
     def round_ended(self, seconds: float) -> None:
         """A round took this long, without the time in which it waited for clients to check in."""
@@ -74,8 +79,9 @@ class PaceSteering:
     def _turn(self, now: float) -> None:
         """Begin a new cycle if the last one is over."""
         if now >= self._end:
-            self.there = max(self._needed, self._came)
-            self._came = 0
+            self._before = len(self._came)
+            self._expected = max(self._needed, self._before)
+            self._came.clear()
             self._end = max(now, self._end + self._next)
             self._next = self._cycle()
 

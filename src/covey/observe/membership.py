@@ -118,6 +118,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     loss: float | None = None  # the mean of the clients' training losses
     there: int = 0  # about how many clients were available, as the service saw it
     why: str = ""  # it was not committed
+    tries: int = 1  # how often too few clients checked in, if it was not begun
 
 
 class Participation(msgspec.Struct, kw_only=True):
@@ -127,6 +128,7 @@ class Participation(msgspec.Struct, kw_only=True):
     rounds: list[RoundRecord]
     committed: int
     abandoned: int
+    not_begun: int = 0  # how often too few clients checked in; these do not count as rounds
     took_part: int  # clients whose report counted at least once
     drop_out: float | None  # the share of chosen clients that went away without a report
     times: dict[int, int]  # how many clients' reports counted so many times
@@ -140,8 +142,15 @@ class RoundLog:
         self.rounds: list[RoundRecord] = []
         self.counted: Counter[int] = Counter()
 
+    @property
+    def begun(self) -> int:
+        """How many rounds have begun; one for which too few clients came is tried again."""
+        return sum(record.state != "not begun" for record in self.rounds)
+
     def add(self, record: RoundRecord, counted: Sequence[int] = ()) -> None:
-        """A round is over; the reports of these clients count."""
+        """A round is over; the reports of these clients count. Tries in a row to begin one are one record."""
+        if self.rounds and self.rounds[-1].state == record.state == "not begun":
+            record = msgspec.structs.replace(record, tries=self.rounds.pop().tries + 1)
         self.rounds.append(record)
         self.counted.update(counted)
 
@@ -149,8 +158,10 @@ class RoundLog:
         chosen = sum(record.chosen for record in self.rounds)
         dropped = sum(record.dropped for record in self.rounds)
         committed = sum(record.state == "committed" for record in self.rounds)
+        not_begun = sum(record.tries for record in self.rounds if record.state == "not begun")
         return Participation(
-            clients=self.clients, rounds=self.rounds, committed=committed, abandoned=len(self.rounds) - committed,
+            clients=self.clients, rounds=self.rounds, committed=committed, abandoned=self.begun - committed,
+            not_begun=not_begun,
             took_part=len(self.counted), drop_out=dropped / chosen if chosen else None,
             times=dict(sorted(Counter(self.counted.values()).items())),
         )  # fmt: skip

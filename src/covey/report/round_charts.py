@@ -64,7 +64,7 @@ def _ends(runs: Rounds, unit: str, size: float) -> Chart:
             ("committed", ("committed",), {"color": colour(number)}),
             ("abandoned or not begun", ("abandoned", "not begun"), {"color": colour(number), "dash": "dash"}),
         ):
-            counts = list(accumulate(int(record.state in states) for record in rounds))
+            counts = list(accumulate(record.tries * (record.state in states) for record in rounds))
             if counts[-1]:
                 step = 1 + len(rounds) // POINTS
                 data.append(_trace(f"{label}: {words}", [0.0, *ends[::step]], [0, *counts[::step]], line))

@@ -100,13 +100,18 @@ def _participation(result: Result) -> Iterable[tuple[str, Text]]:
     if not result.participation:
         return
     told = result.participation
-    states = Counter(record.state for record in told.rounds)
+    states = Counter[str]()
+    for record in told.rounds:
+        states[record.state] += record.tries
     uncommitted = "".join(f", {states[state]:,} {state}" for state in ("abandoned", "not begun") if states[state])
     lost = f", {told.drop_out:.1%} of those chosen dropped out" if told.drop_out else ""
     begun = [record for record in told.rounds if record.state != "not begun"]
     each = f"; a round took {format_duration(median(one.took for one in begun))} (median)" if begun else ""
     yield "rounds", Text(f"{told.committed:,} committed{uncommitted}{each}")
-    reasons = Counter((record.state, record.why) for record in told.rounds if record.why)
+    reasons = Counter[tuple[str, str]]()
+    for record in told.rounds:
+        if record.why:
+            reasons[record.state, record.why] += record.tries
     for (state, why), count in reasons.most_common(REASONS):
         yield state, Text(f"{_count(count, 'round')}: {why}", "yellow")
     there = [record.there for record in told.rounds if record.there]

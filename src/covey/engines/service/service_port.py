@@ -23,7 +23,7 @@ from covey.message import MAX_HEADER, Address, Message
 
 UNREAD = 8  # messages of one guest that may lie unread: its program waits for an answer after each
 MODELS = 2  # that may wait for one guest to receive them
-LEAVES = 1.0  # seconds in which a guest that was replaced hears of it
+LEAVES = 1.0  # seconds in which a guest that must go hears of it
 REPLACED = "another client with this key has joined: each needs a key of its own"
 
 Greet = Callable[[Address, Hello], Welcome | NotWelcome | RunOver]
@@ -141,6 +141,11 @@ class ServicePort:
             self._cut(connection)
         return [connection.guest for connection in unwelcome]
 
+    def send_off(self, guest: Address, why: str) -> None:
+        """Tell a guest that it must go, if it is here; it is cut off a moment later."""
+        if (connection := self.present.get(guest)) and self._pass(connection, self.terms.roles[0], NotWelcome(why)):
+            self._leave(connection)
+
     def close(self) -> None:
         """Send what waits, for a moment, and leave nothing behind."""
         self.context.destroy(linger=500)
@@ -222,9 +227,13 @@ class ServicePort:
             self._cut(before)
             return
         self.refusals.note(f"{before.guest}: it came while it was there: two clients with one key, or a broken link")
-        self._forget(before)
-        before.greeted, self.connections[before.line] = False, before
-        self._leaving.append((time.monotonic() + LEAVES, before))
+        self._leave(before)
+
+    def _leave(self, connection: GuestConnection) -> None:
+        """A guest is here no more, and has a moment to read why."""
+        self._forget(connection)
+        connection.greeted, self.connections[connection.line] = False, connection
+        self._leaving.append((time.monotonic() + LEAVES, connection))
 
     # -- what leaves --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 from covey.engines.service.guest_keys import GuestList, KeyFolder
 from covey.engines.transport.refusals import Refusals
 from covey.errors import WireError
-from covey.federated.messages import ComeBack
+from covey.federated.messages import AGGREGATOR, ClientReport, ComeBack
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.simulate.population import CLIENT
 
 KEYS_EVERY = 1.0  # seconds between two looks at the list of clients
+MOST_REFUSED = 5  # reports of a client in a row, after which it is turned away
 
 
 class EnrolledClients(Sequence[range]):
@@ -58,11 +60,28 @@ class EnrolledClients(Sequence[range]):
 
 
 class RefusedReports(Instrument):
-    """Counts the reports that a role of the service has refused, by the reason that it gives the client."""
+    """Counts the reports that a role of the service has refused, by the reason that it gives the client.
+
+    Clients of which several in a row are refused are `unwanted`, with what they are told.
+    """
 
     def __init__(self, refusals: Refusals, clients: EnrolledClients) -> None:
         self._refusals, self._clients = refusals, clients
+        self._row, self._reported = Counter[Address](), set[Address]()
+        self.unwanted: dict[Address, str] = {}
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if isinstance(message, ClientReport):
+            self._reported.add(sender)
 
     def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
-        if isinstance(message, ComeBack) and message.refused:
+        if not isinstance(message, ComeBack):
+            return
+        if message.refused:
             self._refusals.note(f"a report of {to} ({self._clients.name(to)}): {message.refused}")
+            self._row[to] += 1
+            if self._row[to] >= MOST_REFUSED:
+                self.unwanted[to] = f"{MOST_REFUSED} of its reports in a row were refused, the last: {message.refused}"
+        elif sender == AGGREGATOR or to in self._reported:  # one that counts, or was only late
+            self._row.pop(to, None)
+        self._reported.discard(to)

@@ -45,6 +45,7 @@ from covey.strategy import Plan, Role
 from covey.task import Task
 from covey.task.arguments import checked
 
+TRIES = 1000  # in a row, after which a simulated run ends for whose rounds too few clients come
 
 @checked("covey.federate")
 def federate(
@@ -87,7 +88,7 @@ def federate(
         strategy: "fedavg", "fedsgd", "fedprox", "fedopt" or "fedbuff", with settings.
         clients: The number of clients.
         per_round: The reports that make up a round; with fedbuff, the clients that train at the same time.
-        rounds: The number of rounds, also those that are abandoned; with fedbuff, of updates.
+        rounds: The number of rounds that begin, also those that are abandoned; with fedbuff, of updates.
         partition: Which samples each client has: "even", "dirichlet(alpha=0.3)", "labels(count=2)", "sizes(law=zipf)"
             or "by(column=site)".
         over: How many times as many clients as `per_round` are chosen, as some drop out.
@@ -165,7 +166,7 @@ def _train(
     form = asked.strategy.form.make(replicas[COORDINATOR].layout, seed)
     private.form = form
     service = FederatedService(
-        asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending
+        asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending, TRIES
     )
     plan = service_plan(asked, service, private)
     score: ScoredModel | None = None

@@ -14,7 +14,9 @@ class ServiceNews:
     """Tells of each client that joins, and of rounds that came to nothing: the first, the 10th, the 100th in a row."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._came, self._told, self._failed = say, set[Address](), 0, 0
+        self._say, self._came = say, set[Address]()
+        self._told = self._tries = 0  # records of rounds, and of the next one how often it was tried
+        self._failed = 0  # in a row
 
     def joined(self, client: Address, name: str) -> None:
         """A client was let in; it comes again for each round."""
@@ -28,15 +30,20 @@ class ServiceNews:
 
     def resume(self, log: RoundLog) -> None:
         """These rounds were before."""
-        self._told = len(log.rounds)
+        self._told, self._tries = len(log.rounds), 0
+        if log.rounds and log.rounds[-1].state == "not begun":  # it is tried again
+            self._told, self._tries = len(log.rounds) - 1, log.rounds[-1].tries
 
     def look(self, log: RoundLog) -> None:
-        """Tell of the rounds that ended since."""
-        for record in log.rounds[self._told :]:
-            self._failed = 0 if record.state == "committed" else self._failed + 1
-            if str(self._failed).rstrip("0") == "1":
-                self._say(reason(record) + (f"; so were {self._failed - 1} before it" if self._failed > 1 else ""))
-        self._told = len(log.rounds)
+        """Tell of the rounds that ended since, and of those that were tried again."""
+        for place, record in enumerate(log.rounds[self._told :], self._told):
+            before = self._failed
+            self._failed = 0 if record.state == "committed" else before + record.tries - self._tries
+            if self._failed and (not before or len(str(self._failed)) > len(str(before))):
+                self._say(reason(record) + (f", {self._failed} times in a row" if self._failed > 1 else ""))
+            self._told, self._tries = place + 1, 0
+        if log.rounds and log.rounds[-1].state == "not begun":
+            self._told, self._tries = len(log.rounds) - 1, log.rounds[-1].tries
 
 
 def reason(record: RoundRecord) -> str:

@@ -79,7 +79,7 @@ def serve(
         strategy: "fedavg", "fedsgd", "fedprox", "fedopt" or "fedbuff", with settings.
         listen: Where clients dial in: ":7070", or "10.0.0.1:7070".
         keys: The folder in which clients are enrolled.
-        rounds: The number of rounds, also those that are abandoned.
+        rounds: The number of rounds that begin, also those that are abandoned.
         waits: How rounds are made up.
         until: End the run when a metric reaches a target.
         score_every: Score the model after this number of committed rounds.
@@ -127,6 +127,7 @@ class Serving:
         self.asked, self.clients, self.terms, self._task, self._listens = asked, clients, terms, task, listens
         self.private = private
         self.refusals, self._shown = Refusals(), Refusals()
+        self._reports = RefusedReports(self.refusals, clients)
         self._over = False
         self._say = asked.options.output.say
         self._news = ServiceNews(self._say)
@@ -148,7 +149,7 @@ class Serving:
                 judge=judge, score=score.score if asked.task.evaluate else None,
                 teller=GuestTeller(tallies, CLIENT), interrupt=interrupt, look=lambda: self._look(log),
                 kept=state, over=self._end,
-                watching=[RefusedReports(self.refusals, self.clients), *self._watching(judge)],
+                watching=[self._reports, *self._watching(judge)],
             )  # fmt: skip
             if kept:
 
@@ -194,6 +195,8 @@ class Serving:
             return NotWelcome(f"it has {hello.samples} samples, and was enrolled with {most}: see `keys add --samples`")
         if self.asked.strategy.secure and client.rank not in self.private.directory:
             return NotWelcome("its identity is not in the service's list: secure sums are taken with those who are")
+        if why := self._reports.unwanted.get(client):
+            return NotWelcome(why)
         if self._over:
             return RunOver()
         self._news.joined(client, self.clients.name(client))
@@ -203,6 +206,8 @@ class Serving:
         """Several times a second: say what was refused, and look whether other clients are enrolled."""
         self._say_refused()
         self._news.look(log)
+        for client, why in self._reports.unwanted.items():
+            self._port.send_off(client, why)
         try:
             if self.clients.changed():
                 for client in self._port.admit_only(self.clients.welcome()):
