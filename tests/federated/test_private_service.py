@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from covey.errors import PlanError, WireError
 from covey.federated.local_training import LocalPlan, LocalTraining
 from covey.federated.messages import COORDINATOR, CheckIn, Configuration
 from covey.federated.private.report_numbers import ReportNumbers, ReportTerms
-from covey.federated.private.secure_client import reporting_securely
 from covey.model import build
 from covey.model.flat import Flat
 from covey.privacy.secagg.messages import KeyList, SumTerms
 from covey.run import federate
-from covey.run.federated.client_identities import enrolled_party, identified, read_identities
+from covey.run.federated.client_identities import enrolled_party, identified, read_identities, told_to_all
 from covey.run.federated.enrolled_clients import EnrolledClients
-from covey.run.federated.federated_options import RoundOptions, read_partition
+from covey.run.federated.federated_options import RoundOptions, read_partition, read_strategy
 from covey.run.federated.joining import JoinedClient
 from covey.run.federated.service_request import known_identities, service_request
 from covey.run.options import Options
@@ -90,6 +90,7 @@ def test_a_client_that_dies_after_it_has_shown_its_keys_leaves_the_sum_of_the_ot
     service = fifteen.serve(per_round=4, least=0.5, rounds=1, strategy="fedavg + secagg", identities=listed)
     clients = [fifteen.join(client, identities=listed) for client in range(3)]
     party, heard = enrolled_party(fifteen.key(3), listed, 2), list[Any]()
+    party = replace(party, context=told_to_all(read_strategy("fedavg + secagg")[1], 0))
 
     def came(kind: type) -> Any:
         heard.extend(link.poll(0.2))
@@ -98,8 +99,8 @@ def test_a_client_that_dies_after_it_has_shown_its_keys_leaves_the_sum_of_the_ot
     with closing(fifteen.dial(3)) as link:
         link.send(COORDINATOR, CheckIn())
         awaited(lambda: came(SumTerms), 120, "the terms of the sum")
-        given, terms = came(Configuration), came(SumTerms)
-        link.send(given.sender, party.join(3, given.number, terms).advertise())
+        given = came(Configuration)
+        link.send(given.sender, party.join(3, given, came(ReportTerms), came(SumTerms)).advertise())
         awaited(lambda: came(KeyList), 120, "everybody's keys")
     assert ended(service, 120) == 0 and [ended(client, 120) for client in clients] == [0] * 3
     (first,) = fifteen.result()["participation"]["rounds"]
@@ -223,8 +224,8 @@ def joined(tmp_path: Path, secure: bool) -> JoinedClient:
     file = tmp_path / "identities"
     file.write_text(identified(tmp_path / "alice.key"))
     key = read_key(tmp_path / "alice.key")
-    sums = reporting_securely(enrolled_party(key, file, 2)) if secure else None
-    return JoinedClient("tcp://nowhere:1", key, regression(), "hash", print, Interrupt(), sums)
+    party = enrolled_party(key, file, 2) if secure else None
+    return JoinedClient("tcp://nowhere:1", key, regression(), "hash", print, Interrupt(), party)
 
 
 def test_a_client_of_secure_sums_sends_no_report_that_the_service_could_read(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -15,12 +16,14 @@ from covey.federated.aggregation import AggregationChoice
 from covey.federated.local_training import LocalResult, LocalTraining
 from covey.federated.messages import ClientReport, ComeBack, Configuration
 from covey.federated.private import secure_client
+from covey.federated.private.report_numbers import ReportTerms
 from covey.federated.private.secure_client import SecureVisit
 from covey.message import Message
 from covey.privacy.randomness import SystemSource
 from covey.privacy.secagg import FixedPoint
 from covey.privacy.secagg.fixed_point import largest_sum
 from covey.privacy.secagg.messages import DeliveredShares, KeyList, SurvivorList, UnmaskRequest
+from covey.program import Node
 from covey.run.federated.private_run import PrivateRun
 from covey.task import Task
 from covey.vector import Vector
@@ -299,3 +302,32 @@ def test_a_secure_round_that_is_abandoned_says_why(task: Task, tmp_path: Path) -
     there.write_text("0,0s,30s\n" + "".join(f"{client},0s,9h\n" for client in range(1, 6)))
     found = run(task, "fedavg + secagg(threshold=1)", compute="60s", availability=there, rounds=1).participation
     assert found and "5 clients sent masked numbers; 6 are needed" in found.rounds[0].why
+
+
+def given_otherwise(message: Message, client: int, which: str) -> Message:
+    """What a service says that wants the sum to be the report of client 0."""
+    if which == "terms" and client and isinstance(message, ReportTerms):
+        return msgspec.structs.replace(message, most=1e30)  # the numbers of all others round to 0
+    if which == "weights" and client and isinstance(message, Configuration):
+        return msgspec.structs.replace(message, params=message.params.map(torch.zeros_like))
+    if which == "rate" and client and isinstance(message, Configuration):
+        return msgspec.structs.replace(message, share=1.0)  # at the end of training steps may be as small as 0
+    return message
+
+
+@pytest.mark.parametrize("which", ["nothing", "terms", "weights", "rate"])
+def test_a_service_that_gives_clients_different_things_opens_no_sum(
+    task: Task, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """It would learn one client's report from a sum to which the others add what it knows (Pasquini et al. 2022)."""
+    honest = Node.send
+
+    def send(self: Node, to: Any, body: Message, **more: Any) -> Any:
+        return honest(self, to, given_otherwise(body, to.rank, which) if to.role == "client" else body, **more)
+
+    monkeypatch.setattr(Node, "send", send)
+    found = run(task, SECURE, selection="20s").participation
+    assert found
+    (told,) = found.rounds
+    assert told.state == ("committed" if which == "nothing" else "abandoned")
+    assert (told.reports, told.dropped) == ((6, 0) if which == "nothing" else (0, 5)), "all but client 0 withdraw"

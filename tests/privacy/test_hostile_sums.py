@@ -28,6 +28,7 @@ from covey.privacy.secagg.messages import (
     UnmaskShares,
 )  # fmt: skip
 from covey.privacy.secagg.round_keys import (
+    FIELD,
     SMALL_ORDER,
     KeyPair,
     ShareBox,
@@ -98,6 +99,13 @@ def test_a_signature_of_another_round_client_or_terms() -> None:
     signature = identity(3).sign(advertisement(sums.terms, 3, *wrong))
     changed = {"box_key": wrong[0], "mask_key": wrong[1], "signature": signature}
     refuses(sums, forged(sums, message, 4, **changed), "client 4 has not signed")
+
+
+def test_another_writing_of_a_key_is_not_another_key() -> None:
+    key = KeyPair.of(bytes(range(32))).public
+    number = int.from_bytes(key, "little")
+    assert usable(key) and not usable((number | 1 << 255).to_bytes(32, "little"))
+    assert usable((9).to_bytes(32, "little")) and not usable((FIELD + 9).to_bytes(32, "little"))
 
 
 @pytest.mark.parametrize("top", [0, 1 << 255])
@@ -342,6 +350,8 @@ def test_terms_that_a_client_does_not_accept() -> None:
             SumClient(1, replace(sums.terms, **changed), **strict)
     with pytest.raises(WireError, match="at least 2 clients; 4 and itself must be in it"):
         SumClient(1, sums.terms, least=4, **strict)
+    with pytest.raises(WireError, match="gave this client other weights, or other terms of reports"):
+        SumClient(1, replace(sums.terms, about=b"another model"), **strict)
     with pytest.raises(WireError, match="proposed a simulated sum, with secrets from a seed"):
         SumClient(1, sums.terms, identity(1), sums.directory)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
 from covey.errors import WireError
 from covey.federated.local_training import LocalResult
+from covey.federated.messages import Configuration
 from covey.federated.private.private_settings import weight_of
 from covey.message import Message
 from covey.privacy.clipped_noise import ROUNDED, ClippedNoise
@@ -106,6 +109,21 @@ class ReportNumbers:
         many = len(params.parts)
         weight, loss = (whole.parts[-1] / self.terms.most).tolist()
         return Vector(whole.parts[:many]), Vector(whole.parts[many:-1]), weight, loss * LOSS
+
+
+def origin(given: Configuration, how: ReportTerms, context: bytes) -> bytes:
+    """The hash of all that a client's numbers are computed from, but for its data.
+
+    A server could give one client other weights than all others, or other terms, so that the sum of the others' numbers
+    is 0 or known to it (Pasquini et al. 2022): clients of one sum must have been given the same.
+    """
+    tensors = [*given.params.parts, *given.buffers.parts]
+    shapes = [(str(part.dtype), tuple(part.shape)) for part in tensors]
+    terms = how.most, how.cap, how.clip, how.loss
+    found = hashlib.sha256(msgspec.msgpack.encode((context, given.number, given.share, terms, shapes)))
+    for part in tensors:
+        found.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.digest()
 
 
 def length(params: Vector, buffers: Vector) -> int:

@@ -12,7 +12,14 @@ from covey.federated.aggregator import NOTHING, Aggregator, ShareSizes
 from covey.federated.messages import COORDINATOR, ComeBack, Configuration, RoundBegin, RoundEnd, address
 from covey.federated.pace_steering import until
 from covey.federated.private.private_settings import ClientPrivacy, SecAgg
-from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SummedReport, SumWithdrawal, length
+from covey.federated.private.report_numbers import (
+    ReportNumbers,
+    ReportTerms,
+    SummedReport,
+    SumWithdrawal,
+    length,
+    origin,
+)  # fmt: skip
 from covey.federated.rounds import RoundTerms
 from covey.membership import Departed
 from covey.message import Message
@@ -44,12 +51,14 @@ class SumService:
         directory: The public identities of all clients.
         randomness: Names of rounds and noise come from it.
         privacy: Noise for the sums; None: they are opened as they are.
+        context: What of the run all clients have been told.
     """
 
     settings: SecAgg
     directory: Mapping[int, bytes]
     randomness: RandomnessSource
     privacy: ClientPrivacy | None = None
+    context: bytes = b""
 
 
 class CoordinatorLost(Exception):
@@ -67,10 +76,12 @@ class SecureRound:
         clip = privacy.covered.clip if privacy else 0.0
         self.report_terms = ReportTerms(most, cap, clip, privacy is None)
         self.numbers = ReportNumbers(self.report_terms, levels, service.settings.bits)
+        self.given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
         self.terms = sum_terms(
             begin.clients, length(begin.params, begin.buffers), fixed, threshold=service.settings.share,
             neighbours=service.settings.near, least=min(max(2, enough), len(begin.clients)),
             randomness=service.randomness.of("round", begin.number),
+            about=origin(self.given, self.report_terms, service.context),
         )  # fmt: skip
         self.server = SumServer(self.terms, service.directory)
         self.gone: set[int] = set()  # they left, withdrew or were refused: nobody waits for them
@@ -134,8 +145,7 @@ class SecureAggregator(Aggregator):
             return
         current = SecureRound(begin, self.sums, float(cap), self.terms.enough)
         for client in begin.clients:
-            given = Configuration(begin.number, begin.share, begin.params, begin.buffers)
-            for message in (given, current.report_terms, current.terms):
+            for message in (current.given, current.report_terms, current.terms):
                 await self.node.send(address(client), message, loan=True)
         if end := await self.ended(current):
             await self.node.send(COORDINATOR, end, loan=True)

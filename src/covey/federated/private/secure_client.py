@@ -10,7 +10,7 @@ from covey.errors import PlanError, WireError
 from covey.federated.client import SecureReporting
 from covey.federated.local_training import ClientTraining, ClientWork, LocalResult
 from covey.federated.messages import ComeBack, Configuration
-from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SumWithdrawal
+from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SumWithdrawal, origin
 from covey.membership import Departed
 from covey.message import Message
 from covey.privacy.randomness import RandomnessSource
@@ -25,7 +25,7 @@ ASKED: tuple[type[Message], ...] = (KeyList, DeliveredShares, SurvivorList, Unma
 class SumParty(Protocol):
     """What a client needs for secure sums beside what the server says."""
 
-    def join(self, client: int, number: int, terms: SumTerms) -> SumClient:
+    def join(self, client: int, given: Configuration, how: ReportTerms, terms: SumTerms) -> SumClient:
         """Its part in the sum of a round; WireError where it refuses the terms."""
         ...
 
@@ -39,16 +39,21 @@ class EnrolledParty:
         directory: The public identities of all, which must not come from the server.
         randomness: Where its keys, seeds and shares come from.
         least: In sums of fewer clients it takes no part.
+        context: What of the run all clients must have been told alike.
     """
 
     identity: Callable[[int], Identity]
     directory: Mapping[int, bytes]
     randomness: RandomnessSource
     least: int = 2
+    context: bytes = b""
 
-    def join(self, client: int, number: int, terms: SumTerms) -> SumClient:
-        chance = self.randomness.of("client", client, number)
-        return SumClient(client, terms, self.identity(client), self.directory, least=self.least, randomness=chance)
+    def join(self, client: int, given: Configuration, how: ReportTerms, terms: SumTerms) -> SumClient:
+        chance = self.randomness.of("client", client, given.number)
+        return SumClient(
+            client, terms, self.identity(client), self.directory, least=self.least,
+            about=origin(given, how, self.context), randomness=chance,
+        )  # fmt: skip
 
 
 class SecureVisit:
@@ -69,7 +74,7 @@ class SecureVisit:
             return terms
         assert isinstance(how, ReportTerms) and isinstance(terms, SumTerms)
         try:
-            mine = self.party.join(node.rank, self.given.number, terms)
+            mine = self.party.join(node.rank, self.given, how, terms)
             await node.send(to, mine.advertise())
             while True:
                 asked = await node.receive_any(*ASKED, ComeBack, Departed, sender=to)

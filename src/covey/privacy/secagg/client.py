@@ -76,12 +76,13 @@ class SumClient:
         identity: Its lasting key.
         directory: Everybody's public identities, which must not come from the server of this sum.
         least: In sums of fewer clients it takes no part.
+        about: The hash of what this client's numbers are computed from.
         randomness: The operating system's, unless the sum is simulated.
     """
 
     def __init__(
         self, client: int, terms: SumTerms, identity: Identity, directory: Mapping[int, bytes], *, least: int = 2,
-        randomness: Randomness = SYSTEM,
+        about: bytes = b"", randomness: Randomness = SYSTEM,
     ) -> None:  # fmt: skip
         self.client, self.terms, self.phase = client, terms, PHASES[0]
         self._identity, self._directory, self._randomness = identity, directory, randomness
@@ -89,6 +90,8 @@ class SumClient:
             raise self._refusal(f"proposed what cannot be: {wrong}")
         if client not in terms.clients or terms.least < least:
             raise self._refusal(f"proposed a sum of at least {terms.least} clients; {least} and itself must be in it")
+        if terms.about != about:
+            raise self._refusal("gave this client other weights, or other terms of reports, than the sum is about")
         if terms.simulated and not randomness.seeded:
             raise self._refusal("proposed a simulated sum, with secrets from a seed")
         if randomness.seeded and not terms.simulated:

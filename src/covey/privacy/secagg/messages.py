@@ -15,7 +15,7 @@ class SumTerms(Message):
 
     wire_name = "secagg.terms"
     kept: ClassVar[bool] = False
-    sized = ("clients",)
+    sized = ("clients", "about")
     round: bytes  # 16 bytes, never used twice
     clients: tuple[int, ...]  # who may take part, in ascending order
     length: int  # numbers of each client
@@ -25,6 +25,7 @@ class SumTerms(Message):
     neighbours: int  # with which a client shares secrets; 0: with all
     least: int  # clients in a sum
     simulated: bool  # whether secrets come from a seed
+    about: bytes = b""  # the hash of what the numbers are computed from, which every client must have been given alike
 
 
 class ClientKeys(msgspec.Struct, array_like=True, frozen=True):

@@ -27,7 +27,7 @@ BOX = NONCE + 2 * SHARE + 16
 
 def statement(purpose: str, *facts: object) -> bytes:
     """Bytes to sign or to derive a key from: equal only if purpose and facts are."""
-    return msgspec.msgpack.encode(("covey secagg 2", purpose, *facts))
+    return msgspec.msgpack.encode(("covey secagg 3", purpose, *facts))
 
 
 class Identity:
@@ -82,8 +82,12 @@ SMALL_ORDER = {0, 1, FIELD - 1, FIELD, FIELD + 1, EIGHTH, OTHER_EIGHTH}
 
 
 def usable(public: bytes) -> bool:
-    """Whether this is a key with which agreements are secret: 32 bytes, and no point of small order."""
-    return len(public) == KEY and int.from_bytes(public, "little") & ((1 << 255) - 1) not in SMALL_ORDER
+    """Whether this is a key with which agreements are secret: 32 bytes, no point of small order, and its only writing.
+
+    Two writings of one point would pass for two keys.
+    """
+    number = int.from_bytes(public, "little")
+    return len(public) == KEY and number < FIELD and number not in SMALL_ORDER
 
 
 def transcript(terms: SumTerms, keys: tuple[ClientKeys, ...]) -> bytes:

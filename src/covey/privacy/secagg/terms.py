@@ -20,9 +20,9 @@ MOST_NUMBERS = 1 << 40
 
 def sum_terms(
     clients: Iterable[int], length: int, numbers: FixedPoint, *, threshold: float = TWO_THIRDS, neighbours: int = 0,
-    least: int = 2, randomness: Randomness = SYSTEM,
+    least: int = 2, randomness: Randomness = SYSTEM, about: bytes = b"",
 ) -> SumTerms:  # fmt: skip
-    """The terms of a new sum of `length` numbers per client.
+    """The terms of a new sum of `length` numbers per client, which are computed from what has the hash `about`.
 
     >>> sum_terms([0, 1, 2], 10, FixedPoint()).clients
     (0, 1, 2)
@@ -32,6 +32,7 @@ def sum_terms(
     terms = SumTerms(
         round=randomness.take(ROUND), clients=members, length=length, bits=numbers.bits, largest=numbers.levels,
         threshold=threshold, neighbours=neighbours, least=least, simulated=randomness.seeded,
+        about=about,
     )  # fmt: skip
     if wrong := mistake(terms):
         raise PlanError(wrong)

@@ -73,6 +73,11 @@ def check_all_listed(guests: Iterable[EnrolledGuest], listed: Mapping[int, tuple
         raise PlanError(f"the list of identities has no line of {', '.join(missing[:5])}: {MAKE_ONE}")
 
 
+def told_to_all(strategy: str, seed: int) -> bytes:
+    """What a service tells every client of a run, and all clients of a secure sum must have been told alike."""
+    return f"{seed} {strategy}".encode()
+
+
 def enrolled_party(key: GuestKey, identities: Path, fewest: int) -> EnrolledParty:
     """This client's part in secure sums of at least `fewest` clients."""
     listed = read_identities(identities)

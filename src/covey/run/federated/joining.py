@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,7 +27,7 @@ from covey.message import Address, Message
 from covey.model import build
 from covey.model.flat import Flat
 from covey.observe.instruments import Instrument
-from covey.run.federated.client_identities import MAKE_ONE, enrolled_party
+from covey.run.federated.client_identities import MAKE_ONE, enrolled_party, told_to_all
 from covey.run.federated.federated_options import read_strategy
 from covey.run.option_parts import at_least_one, readable
 from covey.simulate import parse_duration
@@ -35,6 +35,9 @@ from covey.simulate.population import CLIENT
 from covey.task import Task, import_file, load_task, task_hash
 from covey.task.data import check_data
 from covey.version import __version__
+
+if TYPE_CHECKING:
+    from covey.federated.private.secure_client import EnrolledParty
 
 SHORTEST, LONGEST = 0.5, 30.0  # seconds between two tries to reach the service
 DOUBLINGS = 6  # after which the pause between two tries is the longest
@@ -100,17 +103,13 @@ def join(
     readable("patience", patience, parse_duration)
     at_least_one(fewest=fewest)
     endpoint, known = dialled(service), read_key(Path(key))
-    secure = None
-    if identities is not None:
-        from covey.federated.private.secure_client import reporting_securely
-
-        secure = reporting_securely(enrolled_party(known, Path(identities), max(2, fewest)))
+    party = enrolled_party(known, Path(identities), max(2, fewest)) if identities is not None else None
     loaded = load_task(task)
     loaded = replace(loaded, data=data_named(data)) if data else loaded
     refuse_settings(loaded)
     interrupt = Interrupt()
     with interruptible(interrupt):
-        joined = JoinedClient(endpoint, known, loaded, task_hash(task), say, interrupt, secure)
+        joined = JoinedClient(endpoint, known, loaded, task_hash(task), say, interrupt, party)
         return joined.run(parse_duration(patience))
 
 
@@ -130,9 +129,10 @@ class JoinedClient:
 
     def __init__(
         self, endpoint: str, key: GuestKey, task: Task, digest: str, say: Callable[[str], None], interrupt: Interrupt,
-        secure: SecureReporting | None = None,
+        party: EnrolledParty | None = None,
     ) -> None:  # fmt: skip
-        self.endpoint, self.key, self.task, self._digest, self._secure = endpoint, key, task, digest, secure
+        self.endpoint, self.key, self.task, self._digest, self._party = endpoint, key, task, digest, party
+        self._secure: SecureReporting | None = None
         self.me, self._say, self.done = Address(CLIENT, key.number), say, Attendance()
         self._data = build.data_of(task)
         self._interrupt = interrupt
@@ -184,12 +184,16 @@ class JoinedClient:
                 strategy, text, _ = read_strategy(welcome.strategy)
             except PlanError as error:
                 raise PlanError(f"the service asks for what this covey does not have: {shown(str(error))}") from None
-            if strategy.secure and not self._secure:
+            if strategy.secure and not self._party:
                 raise PlanError(f"the service asks for {shown(text)}: secure sums need --identities; {MAKE_ONE}")
-            if self._secure and not strategy.secure:
+            if self._party and not strategy.secure:
                 raise PlanError(f"the service asks for {shown(text)}, which it can read: omit --identities if it may")
             count = check_data(self._data)
             self._training = self._made(strategy, count, welcome.seed)
+            if self._party:
+                from covey.federated.private.secure_client import reporting_securely
+
+                self._secure = reporting_securely(replace(self._party, context=told_to_all(*wanted)))
             self._told = wanted
             self._say(f"joined {self.endpoint} as {shown(welcome.name[:64])}: {shown(text)}, with {count} samples")
         return self._training

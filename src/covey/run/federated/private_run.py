@@ -20,6 +20,7 @@ from covey.observe.membership import RoundLog
 from covey.observe.result import Result
 from covey.privacy.randomness import RandomnessSource, SeededSource
 from covey.program import Node
+from covey.run.federated.client_identities import told_to_all
 from covey.run.federated.federated_request import FederatedRequest
 
 
@@ -92,7 +93,8 @@ class PrivateRun:
         if asked.strategy.secure:
             from covey.federated.private.secure_aggregator import SecureAggregator, SumService
 
-            service = SumService(asked.strategy.secure, self.directory, self.randomness, privacy)
+            context = b"" if self.party else told_to_all(asked.text, asked.options.training.seed)
+            service = SumService(asked.strategy.secure, self.directory, self.randomness, privacy, context)
             return SecureAggregator(node, asked.terms, service, sizes)
         make: MakeAggregation = asked.strategy.aggregation.make
         if privacy:
