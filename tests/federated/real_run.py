@@ -23,7 +23,7 @@ from covey.engines.service.guest_keys import GuestKey, KeyFolder, read_key
 from covey.engines.service.role_loop import LoopRole
 from covey.federated.messages import AGGREGATOR, COORDINATOR
 from covey.message import Address
-from covey.run.federated import serving
+from covey.run.federated import enrolled_clients, serving
 from covey.run.federated.client_identities import identified
 from covey.run.federated.federated_options import RoundOptions
 from covey.run.federated.joining import join
@@ -194,6 +194,7 @@ def serve_here(folder: Path, listen: str, options: Mapping[str, Any]) -> None:
         os.replace(folder / "new", folder / "endpoint")
 
     terms = {"selection": "90s", "reporting": "60s", "over": 1.0, **options}
+    enrolled_clients.MOST_REFUSED = terms.pop("most_refused", enrolled_clients.MOST_REFUSED)
     names = {one.name for one in fields(RoundOptions)}
     waits = RoundOptions(**{name: terms.pop(name) for name in list(terms) if name in names})
     given = {"strategy": "fedavg", "rounds": 3, "runs": False, "keys": folder / "keys", **terms}

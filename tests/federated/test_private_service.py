@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,16 +16,27 @@ from typer.testing import CliRunner
 
 from covey.cli import app
 from covey.data.client_shares import divided
+from covey.data.shards import Shards
 from covey.engines.interrupt import Interrupt
 from covey.engines.service.dialled_link import TurnedAway
 from covey.engines.service.greeting import Welcome
 from covey.engines.service.guest_keys import KeyFolder, read_key
+from covey.engines.service.role_loop import LoopRole, RoleLoop
 from covey.errors import PlanError, WireError
+from covey.federated.coordinator import FederatedService, coordinating
 from covey.federated.local_training import LocalPlan, LocalTraining
 from covey.federated.messages import COORDINATOR, CheckIn, Configuration
+from covey.federated.pace_steering import PaceSteering
+from covey.federated.private.noisy_mean import PrivacySpending
+from covey.federated.private.private_settings import Dp
 from covey.federated.private.report_numbers import ReportNumbers, ReportTerms
+from covey.federated.rounds import RoundTerms
+from covey.federated.server_steps import plain
+from covey.message import Address, stamped
 from covey.model import build
 from covey.model.flat import Flat
+from covey.observe.instruments import Instrument
+from covey.observe.membership import RoundLog
 from covey.privacy.secagg.messages import KeyList, SumTerms
 from covey.run import federate
 from covey.run.federated.client_identities import enrolled_party, identified, read_identities, told_to_all
@@ -42,6 +54,7 @@ from tests.federated.test_secure_rounds import QuantisedMean
 __all__ = ["four"]
 
 ROUNDS = 2
+ONE = RoundTerms(target=1, goal=1, enough=1)
 
 
 @pytest.fixture
@@ -75,7 +88,7 @@ def test_a_secure_run_of_real_clients_equals_the_quantised_plain_run_to_the_bit(
         save=fifteen.folder / "model.safetensors",
     )  # fmt: skip
     clients = [fifteen.join(client, identities=listed) for client in range(4)]
-    assert ended(service, 120) == 0 and [ended(client, 120) for client in clients] == [0] * 4
+    assert ended(service, 300) == 0 and [ended(client, 300) for client in clients] == [0] * 4
     saved = load_file(fifteen.folder / "model.safetensors")
     found = torch.cat([saved["weight"].reshape(-1), saved["bias"]])
     assert torch.equal(found, quantised(regression(), ROUNDS))
@@ -98,11 +111,11 @@ def test_a_client_that_dies_after_it_has_shown_its_keys_leaves_the_sum_of_the_ot
 
     with closing(fifteen.dial(3)) as link:
         link.send(COORDINATOR, CheckIn())
-        awaited(lambda: came(SumTerms), 120, "the terms of the sum")
+        awaited(lambda: came(SumTerms), 300, "the terms of the sum")
         given = came(Configuration)
         link.send(given.sender, party.join(3, given, came(ReportTerms), came(SumTerms)).advertise())
-        awaited(lambda: came(KeyList), 120, "everybody's keys")
-    assert ended(service, 120) == 0 and [ended(client, 120) for client in clients] == [0] * 3
+        awaited(lambda: came(KeyList), 300, "everybody's keys")
+    assert ended(service, 300) == 0 and [ended(client, 300) for client in clients] == [0] * 3
     (first,) = fifteen.result()["participation"]["rounds"]
     assert (first["reports"], first["dropped"], first["state"]) == (3, 1, "committed")
 
@@ -118,7 +131,7 @@ def test_a_client_that_dies_after_it_has_shown_its_keys_leaves_the_sum_of_the_ot
 def test_forms_of_reports_with_real_clients_are_those_of_simulated_ones(four: RealRun, strategy: str) -> None:
     service = four.serve(per_round=4, rounds=ROUNDS, save=four.folder / "model.safetensors", strategy=strategy)
     clients = [four.join(client) for client in range(4)]
-    assert ended(service, 120) == 0 and [ended(client, 120) for client in clients] == [0] * 4
+    assert ended(service, 300) == 0 and [ended(client, 300) for client in clients] == [0] * 4
     simulated = federate(
         regression(), strategy, 4, per_round=4, rounds=ROUNDS, over=1.0, runs=False, speed_spread=0.0
     )
@@ -137,16 +150,39 @@ def test_the_budget_of_noise_survives_the_death_of_a_service(four: RealRun) -> N
     first = four.serve(**noisy)
     with closing(four.dial(0)) as link:
         link.send(COORDINATOR, CheckIn())
-        awaited(lambda: any(isinstance(one, Configuration) for one in link.poll(1)), 120, "the model")
+        awaited(lambda: any(isinstance(one, Configuration) for one in link.poll(1)), 300, "the model")
         first.kill()
         first.join()
     port = four.port
     again = four.serve(listen=port, **noisy)
     clients = [four.join(client) for client in range(4)]
-    assert ended(again, 120) == 0 and [ended(client, 120) for client in clients] == [0] * 4
+    assert ended(again, 300) == 0 and [ended(client, 300) for client in clients] == [0] * 4
     told = four.result()
     assert told["stopped"] == "privacy" and told["privacy"]["rounds"] == 4 and told["privacy"]["epsilon"] <= 8
     assert len(told["participation"]["rounds"]) == 3 and told["privacy"]["randomness"] == "operating system"
+
+
+def test_a_round_is_kept_as_spent_before_its_clients_are_configured() -> None:
+    """A service that dies amid the round has spent it, whatever it had kept before."""
+    seen = list[tuple[str, int]]()
+    privacy = Dp(noise=1.0, delta=1e-3).planned([15], 1.0, 3, 8.0)
+    role = LoopRole(COORDINATOR, Random(0), steps=1)
+
+    def spent() -> int:
+        kept = role.memories.values().get("privacy")
+        return sum(rounds for _, _, rounds in kept["spent"]) if kept else 0
+
+    role.between = lambda role: seen.append(("kept", spent()))
+    steering = PaceSteering(1, ONE, 1)
+    service = FederatedService(1, ONE, plain(), steering, RoundLog(1), spending=PrivacySpending(privacy, 3))
+    replica = build.replica(regression(), COORDINATOR, False, Shards(8, 1, 8, 0), 1)
+    loop = RoleLoop(lambda role, effect: seen.append((type(effect.body).__name__, spent())), Instrument())
+    with closing(loop):
+        loop.begin(role, coordinating(service)(role.node, replica))
+        loop.run()
+        loop.deliver(COORDINATOR, stamped(CheckIn(), Address("client", 0), copy=False))
+        loop.run()
+    assert seen == [("kept", 0), ("kept", 1), ("RoundBegin", 1)]
 
 
 # -- identities -------------------------------------------------------------------------------------------------------
@@ -259,4 +295,4 @@ def test_a_client_enrolled_later_without_an_identity_is_turned_away(tmp_path: Pa
                 return "its identity is not in the service's list" in str(error)
             return False
 
-        awaited(told, 120, "the service to say why")
+        awaited(told, 300, "the service to say why")

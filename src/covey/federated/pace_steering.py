@@ -33,20 +33,21 @@ class PaceSteering:
             terms: Of a round.
             needed: The clients that a round, or an update, needs.
             seconds: What a round is expected to take until one has been measured.
-            there: The clients that may take part now; None: all of them.
+            there: The clients that may take part now; None: nobody knows, perhaps all of them.
         """
         self._terms, self._needed = terms, needed
         self.small = clients <= SMALL * terms.goal
         self.seconds = min(seconds or terms.selection / 4, terms.selection)
         self._expected = max(needed, clients if there is None else there)  # in a cycle
-        self._came, self._before = set[int](), 0  # who came in this cycle, and how many did in the one before
+        self._came, self._before = set[int](), there or 0  # who came in this cycle, and how many did in the one before
         self._end = self._next = self._cycle()  # of this cycle, and the length of the one after it
 
     def _cycle(self) -> float:
         """How long all who are there may take to come once."""
         # without overlap, nobody is accepted during a round: enough must come while selection waits for them
         seconds = self.seconds if self._terms.overlap else min(self.seconds, self._terms.selection)
-        return seconds * max(0.25, self._expected / (WANTED * self._needed))
+        cycle = seconds * max(0.25, self._expected / (WANTED * self._needed))
+        return max(cycle, self._terms.selection) if self.small else cycle  # whoever is accepted waits that long
 
     @property
     def there(self) -> int:

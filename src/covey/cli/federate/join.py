@@ -30,6 +30,9 @@ def command(
     fewest: Annotated[
         int, flag("--fewest", "N", "Take no part in secure sums of fewer clients.", options.RUN, least=2)
     ] = 2,
+    workers: Annotated[
+        int, flag("--workers", "N", "Processes here that train together as this client.", options.RUN, least=1)
+    ] = 1,
     quiet: options.Quiet = False,
 ) -> None:
     """Take part in a federated run with the data of this machine, until it is over or Ctrl-C.
@@ -45,6 +48,7 @@ def command(
                 typer.echo(line)
 
         done = join(
-            service, task, key=key, data=data, patience=patience, identities=identities, fewest=fewest, say=say
-        )
+            service, task, key=key, data=data, patience=patience, identities=identities, fewest=fewest,
+            workers=workers, say=say,
+        )  # fmt: skip
         say(f"came {done.visits} times, trained {done.reports} times, {done.refused} reports were refused")

@@ -29,6 +29,7 @@ from covey.model.flat import Flat
 from covey.observe.instruments import Instrument
 from covey.run.federated.client_identities import MAKE_ONE, enrolled_party, told_to_all
 from covey.run.federated.federated_options import read_strategy
+from covey.run.federated.worker_group import WorkerGroup, check_group
 from covey.run.option_parts import at_least_one, readable
 from covey.simulate import parse_duration
 from covey.simulate.population import CLIENT
@@ -85,7 +86,8 @@ class ToldRefusals(Instrument):
 
 def join(
     service: str, task: str, *, key: str | Path, data: str | None = None, patience: str = "10m",
-    identities: str | Path | None = None, fewest: int = 2, say: Callable[[str], None] = lambda line: None,
+    identities: str | Path | None = None, fewest: int = 2, workers: int = 1,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Attendance:  # fmt: skip
     """Take part in a federated run until it is over, or until Ctrl-C (docs/federated.md).
 
@@ -98,10 +100,11 @@ def join(
         identities: The list by which the clients of secure sums know each other. With it, nothing but secure sums is
             taken part in.
         fewest: The clients that a secure sum must have.
+        workers: The processes of this machine that train together as this client.
         say: Hears what happens.
     """
     readable("patience", patience, parse_duration)
-    at_least_one(fewest=fewest)
+    at_least_one(fewest=fewest, workers=workers)
     endpoint, known = dialled(service), read_key(Path(key))
     party = enrolled_party(known, Path(identities), max(2, fewest)) if identities is not None else None
     loaded = load_task(task)
@@ -109,7 +112,7 @@ def join(
     refuse_settings(loaded)
     interrupt = Interrupt()
     with interruptible(interrupt):
-        joined = JoinedClient(endpoint, known, loaded, task_hash(task), say, interrupt, party)
+        joined = JoinedClient(endpoint, known, loaded, task_hash(task), say, interrupt, party, workers)
         return joined.run(parse_duration(patience))
 
 
@@ -129,10 +132,11 @@ class JoinedClient:
 
     def __init__(
         self, endpoint: str, key: GuestKey, task: Task, digest: str, say: Callable[[str], None], interrupt: Interrupt,
-        party: EnrolledParty | None = None,
+        party: EnrolledParty | None = None, workers: int = 1,
     ) -> None:  # fmt: skip
         self.endpoint, self.key, self.task, self._digest, self._party = endpoint, key, task, digest, party
         self._secure: SecureReporting | None = None
+        self._workers = workers
         self.me, self._say, self.done = Address(CLIENT, key.number), say, Attendance()
         self._data = build.data_of(task)
         self._interrupt = interrupt
@@ -200,8 +204,13 @@ class JoinedClient:
 
     def _made(self, strategy: FederatedStrategy, count: int, seed: int) -> ClientTraining:
         form = strategy.form.make(Flat(self._module), seed)
-        samples, restrict = {self.me.rank: torch.arange(count)}, getattr(form, "restrict", None)
-        made = LocalTraining(self.task, self._module, self._data, strategy.local, samples, seed, restrict)
+        made: ClientTraining
+        if self._workers > 1:
+            check_group(strategy, self.task, count, self._workers)
+            made = WorkerGroup(self.task, self._module, strategy.local, count, self._workers, seed)
+        else:
+            samples, restrict = {self.me.rank: torch.arange(count)}, getattr(form, "restrict", None)
+            made = LocalTraining(self.task, self._module, self._data, strategy.local, samples, seed, restrict)
         return EncodedTraining(made, form) if form else made
 
     def _wait(self, seconds: float) -> None:
