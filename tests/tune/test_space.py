@@ -64,12 +64,15 @@ def test_values_are_numbers_words_and_quoted_strings() -> None:
 
 
 def test_a_copy_of_a_trial_differs_in_its_numbers_only() -> None:
-    space = parse_space("rate=log(0.001, 1), width=16|64, strategy=bsp|easgd(period=int(2, 8))")
-    point = {"rate": 0.1, "width": 16, "strategy": "easgd", "strategy.easgd.period": 8}
+    """Only in those on which neither shapes nor the checkpoints of a strategy depend."""
+    space = parse_space(
+        "rate=log(0.001, 1), decay=uniform(0, 0.5), width=int(16, 64), strategy=bsp|easgd(pull=uniform(0.1, 0.4))"
+    )
+    point = {"rate": 0.1, "decay": 0.5, "width": 32, "strategy": "easgd", "strategy.easgd.pull": 0.2}
     found = [space.perturbed(point, Random(seed)) for seed in range(20)]
     assert {round(one["rate"], 6) for one in found} == {0.08, 0.125}
-    assert all(one["width"] == 16 and 2 <= one["strategy.easgd.period"] <= 8 for one in found)
-    assert {one["strategy.easgd.period"] for one in found} == {6, 8}, "what leaves its range is brought back"
+    assert {one["decay"] for one in found} == {0.4, 0.5}, "what leaves its range is brought back"
+    assert all(one["width"] == 32 and one["strategy.easgd.pull"] == 0.2 for one in found)
 
 
 @pytest.mark.parametrize(("text", "at", "why"), [

@@ -225,19 +225,49 @@ def test_pbt_goes_on_from_the_weights_of_the_best(here: None, file: str) -> None
     assert any(row.status == "ended" for row in found.trials)
 
 
-def test_a_copy_trains_with_its_own_rate(file: str, tmp_path: Path) -> None:
-    """A checkpoint has the settings of its optimizer; a copy of a trial uses its own instead."""
-    moved = {}
+def test_pbt_in_a_space_of_all_kinds(here: None, file: str) -> None:
+    """Copies keep what a checkpoint fixes: shapes, strategies and their settings; so none of them fails."""
+    space = "rate=log(0.00001, 0.1), width=int(4, 16), strategy=bsp|ssp(bound=int(1, 4))"
+    found = search(file, space, policy="pbt(population=4)", trials=10, epochs=3, workers=2)
+    copies = [row for row in found.trials if row.parent is not None]
+    assert copies and not [row.why for row in found.trials if row.why]
+    for row in copies:
+        parent = found.trials[row.parent]
+        assert row.strategy == parent.strategy and row.point["width"] == parent.point["width"]
+
+
+@pytest.mark.full
+def test_pbt_on_real_processes(file: str) -> None:
+    found = search(
+        file, "rate=log(0.00001, 0.1)", policy="pbt(population=4)", trials=6, epochs=3, workers=2, engine="local"
+    )
+    copies = [row for row in found.trials if row.parent is not None]
+    assert copies and not [row.why for row in found.trials if row.why] and found.best is not None
+    for row in copies:
+        parent = found.trials[row.parent]
+        assert row.point["rate"] != parent.point["rate"] and row.curve[0] == parent.curve[0]
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("simulated", 1), pytest.param("local", 2, marks=pytest.mark.full)])
+def test_a_copy_begins_with_the_same_bits_and_trains_with_its_own_rate(
+    file: str, tmp_path: Path, engine: str, workers: int
+) -> None:
+    """A checkpoint has the settings of its optimizer; a copy of a trial uses its own instead (here almost 0)."""
+    weights = {}
     for own in (True, False):
-        usual = {"trial": 0, "strategy": "bsp", "metric": "accuracy", "epochs": 3, "folder": str(tmp_path / str(own))}
+        usual = {
+            "trial": 0, "strategy": "bsp", "metric": "accuracy", "epochs": 3, "folder": str(tmp_path / str(own)),
+            "engine": engine, "workers": workers,
+        }  # fmt: skip
         (tmp_path / str(own)).mkdir()
         train_segment(Segment(**usual, task=f"{file}:task(rate=0.05)", until=1))
-        before = load_file(tmp_path / str(own) / "model.safetensors")
+        place = tmp_path / str(own) / "kept"
+        kept = load_file(place / (place / "latest").read_text() / "server-0.safetensors")["replica/params/0"]
         later = Segment(**usual, task=f"{file}:task(rate=1e-30)", until=3, resumes=True, own_settings=own)
         assert not train_segment(later).failure
-        after = load_file(tmp_path / str(own) / "model.safetensors")
-        moved[own] = max(float((before[name] - after[name]).abs().max()) for name in before)
-    assert moved[True] < 0.1 * moved[False], moved
+        model = load_file(tmp_path / str(own) / "model.safetensors")
+        weights[own] = torch.cat([model[name].flatten() for name in ("0.weight", "0.bias", "2.weight", "2.bias")])
+        assert torch.equal(weights[own], kept) == own, (weights[own] - kept).abs().max()
 
 
 @pytest.mark.full
@@ -262,8 +292,8 @@ def test_ctrl_c_gives_the_best_so_far(file: str, tmp_path: Path) -> None:
     ({"policy": "ahsa"}, "no policy 'ahsa'"),
     ({"policy": "asha(factor=1)"}, "at least 2"),
     ({"engine": "ray"}, "trials run in virtual time"),
-    ({"policy": "pbt", "engine": "local"}, "only virtual time"),
-    ({"policy": "pbt", "space": "width=4|8"}, "changes the numbers of ranges, and the space has none"),
+    ({"policy": "pbt", "space": "width=4|8"}, "with a range of uniform or log, and the space has none"),
+    ({"policy": "pbt", "space": "width=int(4, 8)"}, "with a range of uniform or log, and the space has none"),
     ({"policy": "pbt", "trials": 8}, "there are at most 8: ask for more trials"),
     ({"within": "0s"}, "a search takes time"),
     ({"metric": "perplexity"}, "the task has no such metric; there are: accuracy, loss"),

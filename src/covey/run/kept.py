@@ -83,6 +83,12 @@ def changed_settings(run: RunRecord, here: RunRecord) -> list[str]:
     return [f"the checkpoint's optimizer settings hold, not the task's new ones: {'; '.join(found)}"]
 
 
+def keep_own_settings(state: RoleState, replica: Replica) -> None:
+    """Let what a role kept have the settings of this replica's optimizer, such as its learning rate."""
+    groups = replica.optimizer.state_dict()["param_groups"]
+    state.replica["optimizer"] = {**state.replica["optimizer"], "param_groups": groups}
+
+
 def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -> RoleState:
     """What a role kept; with the cut that it had `before`, if that was another."""
     if not before:

@@ -141,7 +141,8 @@ def _train(
         best.watch(judge, lambda: best.written(supervisor.scoring.write_last, better), lead.check)
         if run is not None:
             supervisor.resume(run)
-            for line in change.lines if change else changed_settings(run, here):
+            unlike = [] if asked.own_settings else changed_settings(run, here)
+            for line in change.lines if change else unlike:
                 supervisor.news.say(line)
         outcome = supervisor.run()
         result = conclude(
@@ -200,7 +201,7 @@ def _work(
         workers=len(asked.plan.limits), replicas=asked.deal.workers,
         servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
-        kept=str(kept.resolve()) if kept else "",
+        kept=str(kept.resolve()) if kept else "", own_settings=asked.own_settings,
         warm=warm, traced=asked.traced, profiled=asked.options.processes.profiled,
         elastic=asked.plan.elastic, least=asked.plan.least, copies=asked.plan.replicas, allowance=asked.plan.allowance,
         recut=run.strategy if run and not same_cut(run.strategy, asked.strategy.text) else "",

@@ -62,7 +62,7 @@ class Request:
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
     lead: Lead | None = None  # of a launcher that has stood by
     pause: int | None = None  # samples at which the run is kept, and ends for now
-    own_settings: bool = False  # of the task's optimizer, not those of the checkpoint; only in virtual time
+    own_settings: bool = False  # of the task's optimizer, not those of the checkpoint
     auto: bool = False  # the run finds out itself how many workers are worth it
     origin: RunOrigin | None = None  # for the lineage of what comes of it
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on

@@ -24,7 +24,7 @@ from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.run.changed_plan import later, samples_of, take_over
-from covey.run.kept import recalled
+from covey.run.kept import keep_own_settings, recalled
 from covey.run.request import at_rate
 from covey.spec import Spec
 from covey.strategy import Plan, Strategy
@@ -58,6 +58,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     copies: int = 1  # of what each server holds
     allowance: float | None = None
     kept: str = ""
+    own_settings: bool = False  # of the task's optimizer, not those that were kept
     checkpoint: bool = False  # the run writes checkpoints
     recut: str = ""  # the strategy of what was kept, where that has another cut
     inherits: list[Address] = []  # the roles whose model this run goes on from, where those of what was kept are others
@@ -124,6 +125,8 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
                 inherit = partial(work.inherit, replica)
             elif work.kept and not (work.least and role.trains):  # those ask servers where they go on
                 kept = recalled(Path(work.kept), role, replica, work.recut, work.text)
+                if work.own_settings:
+                    keep_own_settings(kept, replica)
             play(lines, plan, replica, kept, ComputeThread.serve, work.warm, inherit)
 
 

@@ -33,7 +33,7 @@ from covey.observe.referee import Referee
 from covey.observe.result import Result, conclude
 from covey.run.best_model import BestModel
 from covey.run.checks import check_seats
-from covey.run.kept import after, check_layout, recalled, same_stages
+from covey.run.kept import after, check_layout, keep_own_settings, recalled, same_stages
 from covey.run.option_parts import deaths_survived, plan_of, trace_of
 from covey.run.processes import checkpoints_of, kept_run, run_record
 from covey.run.request import Request, facts
@@ -99,8 +99,7 @@ def _restore(asked: Request, attempt: VirtualAttempt, replicas: Mapping[Address,
         }  # fmt: skip
     for who, state in attempt.states.items():
         if asked.own_settings:
-            groups = replicas[who].optimizer.state_dict()["param_groups"]
-            state.replica["optimizer"] = {**state.replica["optimizer"], "param_groups": groups}
+            keep_own_settings(state, replicas[who])
         restore(replicas[who], state.replica)
 
 

@@ -94,9 +94,9 @@ class Space:
         return TrialSetup(found, strategy if codec == NONE else f"{strategy} + {codec}")
 
     def perturbed(self, point: Point, random: Random) -> dict[str, Scalar]:
-        """The point with each number of a range a fifth smaller, or a quarter larger."""
+        """The point with each number that a checkpoint does not fix a fifth smaller, or a quarter larger."""
         changed = dict(point)
-        for path, among in self.ranges():
+        for path, among in self.free_ranges():
             value = changed.get(path)
             if isinstance(value, int | float):
                 changed[path] = among.clipped(value * random.choice(PERTURBED))
@@ -106,6 +106,13 @@ class Space:
         """All ranges of numbers, by path."""
         for name, values in self.settings.items():
             yield from _ranges(name, values)
+
+    def free_ranges(self) -> Iterator[tuple[str, NumberRange]]:
+        """The ranges whose numbers may change while a trial trains: not whole ones, on which the shapes of models and
+        batches depend, nor those of strategies and codecs, of which checkpoints are."""
+        for path, among in self.ranges():
+            if not among.whole and path.partition(".")[0] not in (STRATEGY, CODEC):
+                yield path, among
 
     def points(self) -> Iterator[dict[str, Scalar]]:
         """All of them, where there are only so many."""

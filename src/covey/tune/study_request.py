@@ -62,8 +62,6 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
     policy, engine = policy_of(given["policy"]), given["engine"]
     if engine not in ENGINES:
         raise PlanError(f"{option('engine', engine)}: trials run in virtual time (simulated) or on processes (local)")
-    if isinstance(policy, Pbt) and engine != "simulated":
-        raise PlanError("pbt gives trials the weights of others, which only virtual time can do: omit --engine")
     within = parse_duration(given["within"]) if given["within"] else None
     if within is not None and within <= 0:
         raise PlanError(f"{option('within', given['within'])}: a search takes time; write for example 10m")
@@ -88,8 +86,11 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
 
 def _check_population(policy: Pbt, space: Space, limits: SearchLimits) -> None:
     """Refuse what population based training could only train to the end, as random search does."""
-    if not any(True for _ in space.ranges()):
-        raise PlanError("pbt changes the numbers of ranges, and the space has none: write one, or use another policy")
+    if not any(True for _ in space.free_ranges()):
+        raise PlanError(
+            "pbt changes arguments of the task with a range of uniform or log, and the space has none: write one, such "
+            "as rate=log(1e-4, 1), or use another policy"
+        )
     if limits.trials <= policy.population:
         raise PlanError(
             f"pbt(population={policy.population}) begins with {policy.population} trials, and copies are further ones, "
