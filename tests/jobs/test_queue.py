@@ -132,6 +132,16 @@ def test_of_two_heads_on_one_folder_the_second_is_refused(folder: JobFolder) -> 
         pass
 
 
+def test_a_person_reads_why_a_second_head_or_a_job_that_is_too_large_is_refused(folder: JobFolder) -> None:
+    place = ["--jobs", str(folder.path)]
+    with folder.served(ServedCluster(2, "fair")):
+        second = CliRunner().invoke(app, ["jobs", "serve", *place, "--slots", "2", "--until-empty"])
+        large = CliRunner().invoke(app, ["jobs", "submit", *place, "--", *RUN, "--workers", "3"])
+    for told, said in ((second, "another head serves"), (large, "--workers 2, or --workers 1:2 fits")):
+        assert told.exit_code == 2 and said in " ".join(told.stderr.split()), told.output
+    assert folder.names() == [] and not (folder.path / "log.jsonl").exists(), "and nothing has happened"
+
+
 def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o770)

@@ -26,11 +26,11 @@ class Queue:
         self.room, self.folder = room, JobFolder(room.path / "jobs")
         self.task = room.task(before_step=SLOWLY)
 
-    def submit(self, strategy: str, workers: str, steps: int) -> str:
+    def submit(self, strategy: str, workers: str, steps: int, engine: str = "local") -> str:
         name = f"model{len(self.folder.names()) + 1}.safetensors"
         return self.folder.submit(
             ["run", self.task, "--strategy", strategy, "--workers", workers, "--steps", str(steps), "--threads", "1",
-             "--save", name, "--json", f"{name}.json"],
+             "--save", name, "--json", f"{name}.json", "--engine", engine],
             self.room.path,
         )  # fmt: skip
 
@@ -39,8 +39,10 @@ class Queue:
             "-m", "covey", "jobs", "serve", "--slots", str(slots), "--policy", policy, "--slice", slice, "--until-empty"
         )
 
-    def until(self, condition: Callable[[dict[str, KnownJob]], bool]) -> dict[str, KnownJob]:
-        end = time.monotonic() + PATIENCE
+    def until(
+        self, condition: Callable[[dict[str, KnownJob]], bool], patience: float = PATIENCE
+    ) -> dict[str, KnownJob]:
+        end = time.monotonic() + patience
         while not condition(jobs := known_jobs(self.folder)):
             assert time.monotonic() < end, (jobs, self.printed())
             time.sleep(0.05)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from inspect import Parameter, signature
+from pathlib import Path
 from random import Random
 
 import pytest
+from typer.testing import CliRunner
 
+from covey.cli import app
 from covey.spec.call import Scalar, SpecError
 from covey.tune.space import Alternative, NumberRange
 from covey.tune.space_check import check_space
@@ -155,3 +158,11 @@ def test_a_file_without_a_function_is_told_what_to_write() -> None:
 def test_a_space_that_can_run_is_accepted() -> None:
     checked(WHOLE, "rate")
     checked("strategy='easgd(period=4) + int8'|bsp")
+
+
+def test_a_person_reads_that_a_space_is_empty_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "task.py"
+    file.write_text("raise SystemError('it was imported')")
+    told = CliRunner().invoke(app, ["tune", str(file), "--space", " ", "--runs", str(tmp_path / "runs")])
+    assert told.exit_code == 2 and "say what to search with --space" in told.stderr, told.output
+    assert not (tmp_path / "runs").exists()
