@@ -127,6 +127,12 @@ SYSTEMS: Mapping[str, System] = {
         "allreduce", SurveyRow("data", "central", "synchronous", "all-reduce", "replicated"), "Jia et al. 2017"
     ),
     # Hasan & Zeebaree 2024 name them in their text
+    "nebula": System(
+        "diloco(local=2, period=32) + topk(density=0.07)",
+        None,
+        "Xiang et al. 2022",
+        "its choice of adapters, the few parameters that are trained: freeze the others in the model",
+    ),
     "zero1": System("allreduce with mesh(zero=1)", None, "Rajbhandari et al. 2020"),
     "zero2": System("allreduce with mesh(zero=2)", None, "Rajbhandari et al. 2020"),
     "zero3": System("allreduce with mesh(zero=3)", None, "Rajbhandari et al. 2020"),

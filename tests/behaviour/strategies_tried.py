@@ -39,6 +39,7 @@ TRIED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "crossbow": {"learners": (1, 3)},
     "dc_asgd": {"strength": (0.0, 1.5)},
     "bounded_delay": {"delay": (0, 3)},
+    "diloco": {"local": (2, 3)},
     "dogwild": {"blocks": (1, 5)},
     "downpour": {
         "push": (1, 5), "fetch": (1, 5), "gamma": (0.02, 0.4), "warm": (2, 40), "threshold": (0.0, 0.1),

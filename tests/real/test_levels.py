@@ -17,6 +17,7 @@ LAYOUTS = [
     pytest.param("allreduce(pattern=halving)", None, marks=pytest.mark.full),
     pytest.param("allreduce(pattern=scatter, bucket=64)", None, marks=pytest.mark.full),
     pytest.param("allreduce(pattern=switch, window=640)", None, marks=pytest.mark.full),
+    pytest.param("diloco(period=3, local=2) + topk(density=0.2)", None, marks=pytest.mark.full),
 ]
 
 
@@ -40,6 +41,13 @@ def test_a_switch_adds_up_also_where_workers_share_memory(room: Room) -> None:
     virtual = fit(task, "allreduce(pattern=scatter)", 3, epochs=2, engine="simulated")
     assert not differing(real.weights, virtual.weights)
     assert all("switch 0" in link for link in real.traffic.by_link)
+
+
+def test_sites_step_together_and_exchange_what_changed(room: Room) -> None:
+    """Two workers in the first site, one in the second: no sum has more than two members, so all bits are the same."""
+    task, spec = room.task(samples=70, batch_size=8), "diloco(period=2, local=2) + topk(density=0.2)"
+    real, virtual = (fit(task, spec, 3, epochs=3, engine=engine) for engine in ("local", "simulated"))
+    assert not differing(real.weights, virtual.weights)
 
 
 @pytest.mark.parametrize(

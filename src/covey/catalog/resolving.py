@@ -173,7 +173,8 @@ def _system(spec: Spec, system: System, workers: int) -> Strategy:
     mesh = spec.mesh or made_of.mesh
     if spec.mesh and made_of.mesh:
         mesh = replace(spec.mesh, settings={**made_of.mesh.settings, **spec.mesh.settings})
-    whole = replace(spec, strategy=call, topology=spec.topology or made_of.topology, mesh=mesh)
+    codecs, over = spec.codecs or made_of.codecs, spec.topology or made_of.topology
+    whole = replace(spec, strategy=call, codecs=codecs, topology=over, mesh=mesh)
     return replace(resolve(whole, workers), name=spec.strategy.name)
 
 

@@ -191,7 +191,7 @@ def _check_leases(chosen: Strategy, deal: Shards, workers: WorkerRange, given: O
 
 def _held_back(chosen: Strategy, servers: int) -> str:
     """Why workers cannot come and go with these settings, if so: a gradient that a server has had comes again."""
-    if chosen.settings.get("pattern") == "switch":
+    if chosen.settings.get("pattern") == "switch" or (chosen.settings.get("local", 1) != 1 and chosen.rigid):
         return f"{chosen.text}: {chosen.rigid}"
     if chosen.settings.get("filter") != "significance" or servers < 2:
         return ""

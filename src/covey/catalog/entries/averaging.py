@@ -60,7 +60,9 @@ ENTRIES: Mapping[str, Entry] = {
     "diloco": Entry(
         Diloco, "Douillard et al. 2023", example="diloco(period=8)", codecs="exchanges", measures=True,
         use="Very slow links between workers, on long runs.",
-        details="The local optimizers' state stays.",
+        details="The local optimizers' state stays. With `local=4` every four neighbouring workers are a site: they "
+        "step together on their mean gradient, and only the first of them exchanges models, or with a codec what has "
+        "changed, with other sites.",
         tries=("diloco(period=32)",),
         traffic=BLOCKS, timelines=("diloco(period=2)",),
         on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),

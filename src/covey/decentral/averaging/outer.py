@@ -15,6 +15,7 @@ from covey.decentral.averaging.leased_periods import leased_periods
 from covey.decentral.averaging.local_sgd import average, group
 from covey.decentral.averaging.model_means import ModelMeans, model_means
 from covey.decentral.averaging.optimizer_state import Momentum
+from covey.decentral.averaging.sites import WorkerSite
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
@@ -25,7 +26,7 @@ from covey.program import Node, Program
 from covey.servers.common_states import enter
 from covey.servers.leased_rounds import LeasedRounds
 from covey.servers.together import Together
-from covey.strategy import Description, Role, Strategy, Taxonomy
+from covey.strategy import Description, Role, Strategy, TaskTerms, Taxonomy
 from covey.vector import Vector
 
 Block = dict[str, Vector]
@@ -36,9 +37,12 @@ Outer = Callable[[Block, Vector], None]
 
 
 async def worker(
-    node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum, codec: Codec
+    node: Node, replica: Replica, *, period: int, outer: Outer, momentum: Momentum, codec: Codec, local: int = 1
 ) -> None:  # fmt: skip
-    """Step alone for a block; then all average, make the same outer step, and begin the next block there."""
+    """Step alone for a block; then all average, make the same outer step, and begin the next block there.
+
+    Or with `local` neighbours: those step together, and one of them averages with those of other sites.
+    """
     if node.life.leased:
         return await leased_worker(node, replica, period=period, outer=outer, momentum=momentum)
     block = node.remember("block", fresh(replica)).value
@@ -46,11 +50,11 @@ async def worker(
     replica.show(block["published"].join(block["buffers"]))
     models = model_means(node, replica, codec, start=block["start"].join(block["buffers"]))
 
-    state = BlockState(node, replica, block, momentum)
+    state, site = BlockState(node, replica, block, momentum), WorkerSite(node, local)
     together = Together(node, state)
 
     async def end_block(members: Group) -> None:
-        mean = partial(average, replica, models, members, ring, momentum)
+        mean = partial(site.average, replica, models, momentum, members)
         if not await together.round(done[0] - 1, members, mean, replica.model):
             return
         step_on(block, replica, outer)
@@ -58,8 +62,7 @@ async def worker(
 
     for step in node.steps() if await enter(node, replica, together) else ():
         await together.look()
-        replica.apply(await replica.gradient(node))
-        await node.note("update")
+        await site.step(replica, step)
         done[0] = step + 1
         if done[0] % period == 0:
             await end_block(group(node, step))
@@ -151,12 +154,16 @@ class Diloco:
     period: int = 500
     rate: float = 0.7
     momentum: float = 0.9
+    local: int = 1  # neighbouring workers of a site, which step together on their mean gradient
 
     def strategy(self, workers: int, codec: Codec = dense) -> Strategy:
         check("diloco", self.period, self.momentum, self.rate)
+        if self.local < 1:
+            raise PlanError(f"diloco(local={self.local}): a site has 1 worker or more")
         outer = partial(nesterov_sgd, momentum=self.momentum, rate=self.rate)
         settings = written(self, period=self.period, rate=self.rate, momentum=self.momentum)
-        return strategy("diloco", settings, partial(worker, outer=outer, momentum="keep"), codec)
+        program = partial(worker, outer=outer, momentum="keep", local=self.local)
+        return strategy("diloco", settings, program, codec, sites=self.local > 1)
 
 
 def check(name: str, period: int, momentum: float, rate: float) -> None:
@@ -168,7 +175,9 @@ def check(name: str, period: int, momentum: float, rate: float) -> None:
         raise PlanError(f"{name}(rate={rate:g}): must be more than 0; 1 takes the mean change as it is")
 
 
-def strategy(name: str, settings: dict[str, Any], program: Program, codec: Codec) -> Strategy:
+def strategy(
+    name: str, settings: dict[str, Any], program: Program, codec: Codec, sites: bool = False
+) -> Strategy:  # fmt: skip
     """The family: what tells its members apart is the outer step."""
 
     def roles(workers: int, servers: int) -> list[Role]:
@@ -183,8 +192,10 @@ def strategy(name: str, settings: dict[str, Any], program: Program, codec: Codec
         description=Description(
             scored="the outer model at the end of the last block", rate="unchanged: each worker's own",
         ),
+        terms=TaskTerms(clips="each update" if sites else "each gradient"),
+        rigid="a lost worker breaks off the sums of its site: omit local" if sites else "",
         taxonomy=Taxonomy(
             optimization="decentral", architecture="peers", scheduling="synchronous", exchange="all-reduce",
-            topology="closed ring",
+            topology="rings within and between sites" if sites else "closed ring",
         ),
     )  # fmt: skip
