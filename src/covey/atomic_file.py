@@ -72,8 +72,8 @@ def check(path: Path, asked: str, usual: str, *, makes_folders: bool = False) ->
         raise PlanError(f"{asked} cannot be written: {error.strerror}; choose another place") from None
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock of this file; links are not followed."""
+def is_locked(path: Path, *, shared: bool = False) -> bool:
+    """Whether a living process holds the lock of this file, or even a `shared` one; links are not followed."""
     import fcntl  # which Windows has not
 
     try:
@@ -81,7 +81,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_EX if shared else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -244,3 +244,46 @@ def raw(tensor: Tensor) -> memoryview:
     if flat.stride() != (1,):  # one number cut out with a step counts as contiguous, but cannot be viewed as bytes
         flat = flat.as_strided((flat.numel(),), (1,))
     return memoryview(flat.view(torch.uint8).numpy().data) if flat.numel() else memoryview(b"")
+
+
+PREFIX, HEAD = 12, 4  # bytes before a message on a stream: how many its header has, and how many its tensors
+LARGEST_STREAMED = 1 << 31  # bytes of its tensors
+
+
+def streamed(message: Message) -> bytes:
+    """A message, whose sender is set, as it travels on a stream between two processes of a machine."""
+    header, tensors = pack(message)
+    body = b"".join(raw(tensor) for tensor in tensors)
+    return b"".join((len(header).to_bytes(HEAD), len(body).to_bytes(PREFIX - HEAD), header, body))
+
+
+class MessageStream:
+    """Finds messages in the bytes that one peer sends."""
+
+    def __init__(self, peer: Address, most: int = LARGEST_STREAMED) -> None:
+        """`most` is how many bytes the tensors of a message may have."""
+        self.peer, self.most = peer, most
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete with these bytes; WireError if they are none."""
+        self._bytes += data
+        while len(self._bytes) >= PREFIX:
+            head, body = int.from_bytes(self._bytes[:HEAD]), int.from_bytes(self._bytes[HEAD:PREFIX])
+            if head > MAX_HEADER or body > self.most:
+                raise WireError(f"{self.peer} announced a message of {head} + {body} bytes")
+            if len(self._bytes) < PREFIX + head + body:
+                return
+            yield self._message(bytes(self._bytes[PREFIX : PREFIX + head]), PREFIX + head, body)
+            del self._bytes[: PREFIX + head + body]
+
+    def _message(self, head: bytes, begin: int, size: int) -> Message:
+        header = read_header(head, self.most, self.peer)
+        if header.nbytes != size:
+            raise WireError(f"{self.peer} announced tensors of {header.nbytes} bytes and sent {size}")
+        tensors = allocate(header)
+        for tensor in tensors:
+            room = raw(tensor)
+            room[:] = self._bytes[begin : begin + len(room)]
+            begin += len(room)
+        return assemble(header, tensors)

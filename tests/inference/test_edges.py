@@ -17,9 +17,9 @@ from covey.cli.models.serving import objective
 from covey.errors import PlanError, WireError
 from covey.inference.endpoint import EdgeSettings, Endpoint
 from covey.inference.messages import FRONT, AnsweredBatch, RequestBatch
-from covey.inference.replicas.replica_link import PREFIX, MessageStream, encode
 from covey.inference.schema import InputSchema, key_of
 from covey.inference.served_model import ModelPlace, ServedModel, load
+from covey.message import PREFIX, MessageStream, streamed
 from covey.vector import Vector
 
 PICTURE = InputSchema((2, 2), "float32")
@@ -68,7 +68,7 @@ def test_equal_inputs_have_equal_keys() -> None:
 
 def test_messages_come_out_of_a_stream_however_it_is_cut() -> None:
     rows = Vector([torch.arange(6.0).view(3, 2)])
-    data = b"".join(encode(RequestBatch(number, rows, sender=FRONT)) for number in range(3))
+    data = b"".join(streamed(RequestBatch(number, rows, sender=FRONT)) for number in range(3))
     for piece in (1, 7, len(data)):
         stream = MessageStream(FRONT)
         cut = [data[at : at + piece] for at in range(0, len(data), piece)]
@@ -78,7 +78,7 @@ def test_messages_come_out_of_a_stream_however_it_is_cut() -> None:
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    good = encode(AnsweredBatch(1, Vector([torch.ones(2, 2)]), sender=FRONT))
+    good = streamed(AnsweredBatch(1, Vector([torch.ones(2, 2)]), sender=FRONT))
     long = good[:4] + (20).to_bytes(8) + good[PREFIX:] + bytes(4)
     with pytest.raises(WireError, match="announced tensors of 16 bytes and sent 20"):
         list(MessageStream(FRONT).feed(long))

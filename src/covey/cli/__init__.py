@@ -12,6 +12,7 @@ from covey.cli import (
     calibrate,
     check_strategy,
     compare,
+    data,
     demo,
     doctor,
     federate,
@@ -62,6 +63,7 @@ app.add_typer(federate.app, name="federate")
 app.add_typer(runs.app, name="runs")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
+app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
 
 

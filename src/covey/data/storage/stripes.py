@@ -17,12 +17,13 @@ class CheckedSource(ShardSource):
     """The shards of an index. What is read is read in whole stripes, and each must have the hash that the index says.
 
     Of a folder each stripe is checked once in a process, when it is first touched. Of other sources checked stripes are
-    kept in memory, the least recently used ones are dropped. A cache overrides `stripe`.
+    kept in memory, the least recently used ones are dropped. A cache overrides `part`.
     """
 
     def __init__(self, source: ShardSource, entries: Iterable[ShardEntry], memory: int = MEMORY) -> None:
         super().__init__(source.place)
         self.source, self.memory = source, memory
+        self.local = isinstance(source, FolderSource)
         self.entries = {entry.name: entry for entry in entries}
         self._checked: set[tuple[str, int]] = set()
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
@@ -47,11 +48,15 @@ class CheckedSource(ShardSource):
         entry = self.entries[name]
         if not 0 <= start <= stop <= entry.size:
             raise self.error(name, f"has {entry.size} bytes; bytes {start} to {stop} were asked for")
-        if isinstance(self.source, FolderSource):
+        if self.local:
             self._check(entry, start, stop)
             return self.source.read(name, start, stop)
-        parts = [self._near(entry, number)[first:last] for number, first, last in entry.parts(start, stop)]
+        parts = [self.part(entry, number, first, last) for number, first, last in entry.parts(start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def part(self, entry: ShardEntry, number: int, first: int, last: int) -> bytes:
+        """Some bytes of a stripe."""
+        return self._near(entry, number)[first:last]
 
     def _check(self, entry: ShardEntry, start: int, stop: int) -> None:
         if self.source.size(entry.name) != entry.size:

@@ -43,6 +43,7 @@ class PortTerms:
         roles: The roles of the service.
         says: All kinds of messages that guests may send.
         largest: Bytes of the tensors of the largest message, either way.
+        unread: How many messages of one guest may lie unread.
     """
 
     listen: str
@@ -50,6 +51,7 @@ class PortTerms:
     roles: Sequence[Address]
     says: Collection[type[Message]]
     largest: int
+    unread: int = UNREAD
 
 
 class ServicePort:
@@ -202,8 +204,8 @@ class ServicePort:
             raise WireError(f"it sent a {type(message).__name__} without having been greeted")
         if type(message) not in self.terms.says:
             raise WireError(f"it sent a {type(message).__name__}, which is not for guests to send")
-        if self._unread[connection.guest] >= UNREAD:
-            raise WireError(f"it sent more than {UNREAD} messages without waiting for an answer")
+        if self._unread[connection.guest] >= self.terms.unread:
+            raise WireError(f"it sent more than {self.terms.unread} messages without waiting for an answer")
         self._unread[connection.guest] += 1
         self._news.append((to, message))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covey.data.stripe_cache import read_counts
 from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.computing import Computing
@@ -179,6 +180,8 @@ class VirtualEngine:
         for loss in actor.replica.compute.losses.told(every=True):  # those of a GPU may come after their steps
             self._watch.noted(self._agenda.now, actor.address, "loss", loss)
         self._watch.noted(self._agenda.now, actor.address, "memory", actor.footprint())
+        for kind, size in read_counts.notes().items():
+            self._watch.noted(self._agenda.now, actor.address, kind, size)
         self._watch.ended(self._agenda.now, actor.address)
         self._scores.role_ended()
 

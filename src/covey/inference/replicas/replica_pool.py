@@ -10,8 +10,7 @@ from typing import Any
 from covey.errors import CoveyError, RoleFailed, WireError
 from covey.inference.messages import EndReplica, ReplicaLost, ReplicaReady, RetireReplica, StartReplica
 from covey.inference.replicas.replica_forks import ReplicaForks
-from covey.inference.replicas.replica_link import MessageStream, encode
-from covey.message import Address, Message
+from covey.message import Address, Message, MessageStream, streamed
 
 PAUSE = 0.5  # seconds before a replica is started again that was lost before it was ready
 TRIES = 3  # starts of a replica, one after the other, that may fail
@@ -123,7 +122,7 @@ class _ReplicaConnection(asyncio.Protocol):
 
     def send(self, message: Message) -> None:
         assert self._transport is not None, f"{self.who} was not linked yet"
-        self._transport.write(encode(message))
+        self._transport.write(streamed(message))
 
     def hang_up(self) -> None:
         if self._transport is not None:

@@ -12,9 +12,8 @@ import torch
 from covey.engines.service.role_loop import LoopRole, RoleLoop, closing
 from covey.inference.messages import FRONT
 from covey.inference.replicas.replica import BatchTrial, replica
-from covey.inference.replicas.replica_link import MessageStream, encode
 from covey.inference.served_model import ServedModel
-from covey.message import Address, stamped
+from covey.message import Address, MessageStream, stamped, streamed
 from covey.observe.instruments import Instrument
 from covey.program import Send
 
@@ -36,7 +35,7 @@ def answer_batches(link: socket.socket, config: ReplicaConfig, model: ServedMode
     trial = BatchTrial(model.example(), *config.trial)
 
     def send(role: LoopRole, effect: Send) -> None:
-        link.sendall(encode(stamped(effect.body, role.address, copy=False)))
+        link.sendall(streamed(stamped(effect.body, role.address, copy=False)))
 
     with closing(RoleLoop(send, Instrument())) as loop, selectors.DefaultSelector() as ready:
         role = LoopRole(who, Random(config.rank))

@@ -6,6 +6,7 @@ import resource
 import time
 from typing import NamedTuple
 
+from covey.data.stripe_cache import read_counts
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
@@ -136,6 +137,8 @@ class Metrics:
         self.tell_settings()
         self.closed = True
         self.noted("memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        for kind, size in read_counts.notes().items():
+            self.noted(kind, size)
         self.teller.ended(self.watch.now(), self.me)
         self.line.confess(now=True)
         lane = self.teller.recorder.lane if isinstance(self.teller, RecordingTeller) else None

@@ -1,0 +1,1 @@
+"""Which stripes of far data are near: on this host's disk, or on a peer's?"""

@@ -1,0 +1,1 @@
+"""How does the keeper of stripes run on a host, and in virtual time?"""
