@@ -31,8 +31,9 @@ PAGES = [
 ]
 GROUPS = {"clusters.md": "ray"}  # with tests/clusters/test_ray.py: two Rays at once could get in each other's way
 LONG = (  # pages whose commands train for long: `make docs` and `make test-full` run them
-    "checkpoints.md", "clusters.md", "command_line.md", "compare.md", "elastic.md", "jobs.md", "large_model.md",
-    "models.md", "simulate.md", "trace.md", "tune.md",
+    "advise.md", "checkpoints.md", "clusters.md", "command_line.md", "compare.md", "compression.md", "data.md",
+    "elastic.md", "federated.md", "jobs.md", "large_model.md", "models.md", "scheduling.md", "serve.md", "simulate.md",
+    "store.md", "trace.md", "tune.md",
 )  # fmt: skip
 
 
