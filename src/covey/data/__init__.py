@@ -2,5 +2,7 @@
 
 from covey.data.digits import digits
 from covey.data.fashion import fashion_mnist
+from covey.data.storage.packing import pack
+from covey.data.storage.stored import remote
 
-__all__ = ["digits", "fashion_mnist"]
+__all__ = ["digits", "fashion_mnist", "pack", "remote"]

@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
+from covey.data.dealing import dealt
 from covey.data.feed import Feed
 from covey.data.partitions import Partitions, RowInfo
 from covey.data.sampled import SampledShards
@@ -55,7 +56,7 @@ def shards(
     if stretch:
         return Shards(-(-samples // whole) * whole, workers, task.step_size, seed)
     if task.sampler is None and not task.drop_last:
-        return Shards(samples, workers, task.step_size, seed)
+        return dealt(data, samples, workers, task.step_size, seed)
     return SampledShards.of(samples, task.sampler, task.drop_last, workers, task.step_size, seed)
 
 

@@ -83,11 +83,17 @@ def read_index(source: ShardSource) -> ShardIndex:
     index = INDEX_FILE.read(source.whole(INDEX), source.place)
     if index.version != 1:
         raise ShardError(f"{source.place}: {INDEX} has version {index.version}; this covey reads version 1")
-    if not index.shards or len({entry.name for entry in index.shards}) < len(index.shards):
-        raise ShardError(f"{source.place}: {INDEX} must list at least one shard, and each once")
-    for entry in index.shards:
-        _check_entry(source, entry)
+    check_entries(source, index.shards)
     return index
+
+
+def check_entries(source: ShardSource, entries: tuple[ShardEntry, ...]) -> tuple[ShardEntry, ...]:
+    """What somebody else wrote about shards, if no entry is impossible."""
+    if not entries or len({entry.name for entry in entries}) < len(entries):
+        raise ShardError(f"{source.place}: an index must list at least one shard, and each once")
+    for entry in entries:
+        _check_entry(source, entry)
+    return entries
 
 
 def _check_entry(source: ShardSource, entry: ShardEntry) -> None:

@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from covey.data.shards import Shards
+from covey.data.dealing import dealt
 from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts, check_counted, warn_without_gradient, watching
 from covey.run.own_loop.guard import LoopGuard
@@ -77,7 +77,8 @@ class Member:
         >>> len(list(member.shard((torch.randn(64, 8),), batch_size=16)))
         4
         """
-        return ShardEpochs(self, data, Shards(check_data(data, "member.shard"), self.workers, batch_size, self.seed))
+        samples = check_data(data, "member.shard")
+        return ShardEpochs(self, data, dealt(data, samples, self.workers, batch_size, self.seed))
 
     def loader(self, loader: DataLoader[Any]) -> Loader:
         """Return this worker's share of a loader, in batches of the loader's size; each iteration is one epoch.
