@@ -34,7 +34,6 @@ ELSEWHERE = {
     "engines/process/launcher/keeping.py": "seconds of a checkpoint: test_hostile_progress",
     "observe/referee.py": "history of a checkpoint: test_hostile_progress",
     "data/storage/mds.py": "files: tests/data/storage/test_hostile_shards.py",
-    "data/storage/tar.py": "files: tests/data/storage/test_hostile_shards.py",
     "data/storage/tensors.py": "files: tests/data/storage/test_hostile_shards.py",
     "data/storage/packing.py": "what it has just written itself",
     "store/tensors.py": "files by their hash: tests/store/test_hostile_store.py",

@@ -61,9 +61,9 @@ app.command("serve")(serving.command)
 app.command("lineage")(lineage)
 app.add_typer(federate.app, name="federate")
 app.add_typer(runs.app, name="runs")
+app.add_typer(data.app, name="data")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
-app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
 
 

@@ -46,7 +46,7 @@ class StreamBatches(IterableDataset[Any]):
     """The batches of one worker from a step on.
 
     A stream that shuffles draws from (seed, pass), the same for every worker, and is told the pass if it has a method
-    `set_epoch`. One with a method `shard` divides itself.
+    `set_epoch`. One with a method `shard` divides itself, unless its `num_shards` are fewer than the workers.
     """
 
     data: IterableDataset[Any]
@@ -78,7 +78,8 @@ class StreamBatches(IterableDataset[Any]):
         for number in count(epoch):
             if hasattr(self.data, "set_epoch"):
                 self.data.set_epoch(number)
-            if callable(shard := getattr(self.data, "shard", None)):
+            shard, parts = getattr(self.data, "shard", None), getattr(self.data, "num_shards", self.shards.workers)
+            if callable(shard) and parts >= self.shards.workers:
                 mine = iter(shard(num_shards=self.shards.workers, index=self.rank))
             else:
                 mine = islice(iter(self.data), self.rank, None, self.shards.workers)

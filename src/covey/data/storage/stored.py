@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from covey.data.arithmetic_order import GlobalBatches
 from covey.data.storage.formats import Format, OpenShard
 from covey.data.storage.index import INDEX, ShardEntry, ShardIndex, check_entries, read_index
 from covey.data.storage.mds import MDS
+from covey.data.storage.objects import ObjectSource, is_url
 from covey.data.storage.parquet import PARQUET
 from covey.data.storage.source import FolderSource, ShardSource
 from covey.data.storage.stripes import CheckedSource
@@ -25,6 +28,7 @@ from covey.errors import CoveyError, PlanError
 from covey.names import meant
 
 FORMATS: Mapping[str, Format] = {"mds": MDS, "tar": TAR, "safetensors": TENSORS, "parquet": PARQUET}
+AT_ONCE = 16  # samples that are fetched at once
 DAMAGED = (*UNREADABLE, struct.error)
 
 
@@ -54,11 +58,13 @@ def remote(
 
 def open_source(place: str | Path) -> ShardSource:
     """The shards at a folder or URL."""
-    return FolderSource(place)
+    return ObjectSource(str(place)) if is_url(str(place)) else FolderSource(place)
 
 
 def index_of(source: ShardSource, format: str | None = None) -> ShardIndex:
     """The index at a place; where there is none, one without hashes, from what the format says by itself."""
+    if format is not None:
+        _format(format)
     if INDEX in source.names():
         index = read_index(source)
         if format not in (None, index.format):
@@ -85,6 +91,7 @@ class StoredData(Dataset[Any]):
         self.index, self.columns, self.transform = index, columns, transform
         self.source = CheckedSource(source, index.shards)
         self._open: dict[int, OpenShard] = {}
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._counts = [self._samples(number, entry) for number, entry in enumerate(index.shards)]
         self._ends = list(accumulate(self._counts))
 
@@ -98,6 +105,19 @@ class StoredData(Dataset[Any]):
         shard = bisect_right(self._ends, number)
         sample = self.sample(shard, number - (self._ends[shard - 1] if shard else 0))
         return sample if self.transform is None else self.transform(sample)
+
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        """(A DataLoader calls it) A batch; of shards that are far away several samples are fetched at once."""
+        if (
+            isinstance(self.source.source, FolderSource) or self.index.format == "parquet"
+        ):  # whose reader is one thread's
+            return [self[number] for number in numbers]
+        return list(self._threads().map(self.__getitem__, numbers))
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._pool[0] != os.getpid():  # threads do not survive a fork
+            self._pool = os.getpid(), ThreadPoolExecutor(AT_ONCE, "covey-samples")
+        return self._pool[1]
 
     def batches(
         self, batch_size: int, start: int = 0, reader: int = 0, readers: int = 1, seed: int = 0
@@ -115,7 +135,7 @@ class StoredData(Dataset[Any]):
             asked = f"batch_size={batch_size}, start={start}, reader={reader}, readers={readers}"
             raise PlanError(f"batches({asked}): each of the readers, from 0 on, needs at least one sample of a batch")
         parts = GlobalBatches(len(self), batch_size, seed).parts(start, reader, readers)
-        return ([self[number] for number in part] for part in parts)
+        return map(self.__getitems__, parts)
 
     def _samples(self, number: int, entry: ShardEntry) -> int:
         return self.opened(number).samples if entry.samples is None else entry.samples
@@ -148,4 +168,4 @@ class StoredData(Dataset[Any]):
             raise self.source.error(name, f"has a damaged sample {number}: {error or type(error).__name__}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": {}}
+        return self.__dict__ | {"_open": {}, "_pool": None}

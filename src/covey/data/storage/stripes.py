@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any
 
 from covey.data.storage.index import ShardEntry
@@ -27,6 +28,7 @@ class CheckedSource(ShardSource):
         self.entries = {entry.name: entry for entry in entries}
         self._checked: set[tuple[str, int]] = set()
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._coming: dict[tuple[str, int], Future[bytes]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -73,14 +75,28 @@ class CheckedSource(ShardSource):
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        data = self.stripe(entry, number)
+            mine = key not in self._coming
+            coming = self._coming.setdefault(key, Future())
+        if not mine:  # another thread fetches it
+            return coming.result()
+        try:
+            data = self.stripe(entry, number)
+            self._keep(key, data)
+            coming.set_result(data)
+        except BaseException as error:
+            coming.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._coming[key]
+        return data
+
+    def _keep(self, key: tuple[str, int], data: bytes) -> None:
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = data
-                self._bytes += len(data)
+            self._bytes += len(data) - len(self._kept.get(key, b""))
+            self._kept[key] = data
             while self._bytes > self.memory and len(self._kept) > 1:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
-        return data
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "entries": tuple(self.entries.values()), "memory": self.memory}

@@ -21,7 +21,7 @@ LONGEST = 1 << 16  # bytes of a name
 PICKLED = ("pyd", "pickle", "pkl", "pt", "pth", "npz")
 
 
-class Member(NamedTuple):
+class TarFile(NamedTuple):
     """A file in a tar file."""
 
     name: str
@@ -45,7 +45,7 @@ class Window:
         return self.data[start - self.first : stop - self.first]
 
 
-def members(source: ShardSource, entry: ShardEntry) -> Iterator[Member]:
+def members(source: ShardSource, entry: ShardEntry) -> Iterator[TarFile]:
     """The plain files of a tar file. Folders are skipped; links and devices are refused."""
     window, at, longer = Window(source, entry), 0, ""
     while at + BLOCK <= entry.size:
@@ -61,7 +61,7 @@ def members(source: ShardSource, entry: ShardEntry) -> Iterator[Member]:
                 raise source.error(entry.name, f"has a name of {header.size} bytes")
             longer = _long_name(header.type, window.read(start, start + header.size)) or longer
         elif header.isreg():
-            yield Member(longer or header.name, start, header.size)
+            yield TarFile(longer or header.name, start, header.size)
             longer = ""
         elif header.type not in (tarfile.DIRTYPE, tarfile.XGLTYPE):
             raise source.error(entry.name, f"has {header.name!r}, which is a link or a device: only files are read")
@@ -106,7 +106,7 @@ class OpenTar(OpenShard):
         self.columns = wanted_columns(source, entry.name, everything, wanted)
         self.needed = len(wanted)
         self.decoders = [_decoder(source, entry.name, column) for column in self.columns]
-        cells = [[sample.get(column, Member("", 0, -1)) for column in self.columns] for sample in found]
+        cells = [[sample.get(column, TarFile("", 0, -1)) for column in self.columns] for sample in found]
         self.starts = np.array([[cell.start for cell in row] for row in cells], dtype=np.int64)
         self.sizes = np.array([[cell.size for cell in row] for row in cells], dtype=np.int64)
 
@@ -125,10 +125,10 @@ class OpenTar(OpenShard):
         }
 
 
-def grouped(source: ShardSource, entry: ShardEntry) -> tuple[list[str], list[dict[str, Member]]]:
+def grouped(source: ShardSource, entry: ShardEntry) -> tuple[list[str], list[dict[str, TarFile]]]:
     """The samples of a shard, in its order; two samples of one name, or a column twice, are refused."""
     keys: list[str] = []
-    found: list[dict[str, Member]] = []
+    found: list[dict[str, TarFile]] = []
     for member in members(source, entry):
         key, column = split_name(member.name)
         if not column or key.rpartition("/")[2] == "":

@@ -21,7 +21,7 @@ DTYPES = {
 }  # fmt: skip
 
 
-class StoredTensor(msgspec.Struct):
+class TensorColumn(msgspec.Struct):
     """A tensor, as the header describes it."""
 
     dtype: str
@@ -32,7 +32,7 @@ class StoredTensor(msgspec.Struct):
 HEADER: WireFormat[dict[str, Any]] = WireFormat("header of a safetensors file", dict[str, Any], "json", LONGEST)
 
 
-def tensors_of(source: ShardSource, name: str) -> tuple[int, dict[str, StoredTensor]]:
+def tensors_of(source: ShardSource, name: str) -> tuple[int, dict[str, TensorColumn]]:
     """Where the numbers begin, and each tensor; what does not fit in the file is refused."""
     if source.size(name) < 8:
         raise source.error(name, "is no safetensors file: it has fewer than 8 bytes")
@@ -42,7 +42,7 @@ def tensors_of(source: ShardSource, name: str) -> tuple[int, dict[str, StoredTen
     header = HEADER.read(source.read(name, 8, 8 + length), f"shard {name!r}")
     header.pop("__metadata__", None)
     try:
-        found = {key: msgspec.convert(value, StoredTensor) for key, value in header.items()}
+        found = {key: msgspec.convert(value, TensorColumn) for key, value in header.items()}
     except msgspec.ValidationError as error:
         raise source.error(name, f"has a header that is no safetensors header: {error}") from None
     for key, tensor in found.items():

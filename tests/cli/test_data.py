@@ -1,0 +1,56 @@
+"""covey data: pack, verify, show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from covey.cli import app
+
+DIGITS = "examples/digits.py"
+
+
+def told(runner: CliRunner, *words: str | Path, code: int = 0) -> str:
+    done = runner.invoke(app, ["data", *map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_pack_show_verify(runner: CliRunner, tmp_path: Path) -> None:
+    place = tmp_path / "shards"
+    told(runner, "pack", DIGITS, place, "--format", "tar", "--shard-size", "100kB", "--json", tmp_path / "packed.json")
+    packed = json.loads((tmp_path / "packed.json").read_text())
+    assert packed["format"] == "tar" and packed["shards"] > 2 and packed["samples"] > 1000
+    shown = told(runner, "show", place, "--sample", "3")
+    assert "column x.npy float32 (8, 8)" in shown and "column y.cls int " in shown
+    assert "damaged      0" in told(runner, "verify", place)
+
+    told(runner, "pack", place, tmp_path / "other", "--format", "mds")
+    assert "column y.cls int " in told(runner, "show", tmp_path / "other", "--format", "mds", "--sample", "3")
+
+    file = place / "shard.00001.tar"
+    data = bytearray(file.read_bytes())
+    data[3000] ^= 1
+    file.write_bytes(data)
+    said = told(runner, "verify", place, code=1)
+    assert "shard 'shard.00001.tar' is damaged, or changed" in said and "1 of" in said
+
+
+def test_an_index_is_written_for_shards_that_have_none(runner: CliRunner, tmp_path: Path) -> None:
+    place = tmp_path / "shards"
+    told(runner, "pack", DIGITS, place, "--format", "safetensors")
+    kept = (place / "shards.json").read_bytes()
+    (place / "shards.json").unlink()
+    assert "with hashes  0" in told(runner, "verify", place, "--format", "safetensors")
+    assert "with hashes  1" in told(runner, "verify", place, "--format", "safetensors", "--write-index")
+    assert (place / "shards.json").read_bytes() == kept
+
+
+def test_what_cannot_be_done_is_said(runner: CliRunner, tmp_path: Path) -> None:
+    told(runner, "pack", DIGITS, tmp_path / "shards", "--format", "safetensors")
+    assert "--sample 5000: there are" in told(runner, "show", tmp_path / "shards", "--sample", "5000", code=2)
+    assert "is not empty" in told(runner, "pack", DIGITS, tmp_path / "shards", code=2)
+    assert "is not a folder or a URL" in told(runner, "pack", DIGITS, tmp_path / "new", "--from", "tar", code=2)
+    assert "unknown format 'tra'" in told(runner, "show", tmp_path / "shards", "--format", "tra", code=2)
