@@ -33,9 +33,10 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     for name, value in environment(endpoint).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COVEY_DATA", str(tmp_path / "data"))
     return endpoint
 
 
@@ -47,7 +48,12 @@ def test_shards_in_a_bucket_are_data_of_a_task(tmp_path: Path, s3: str) -> None:
     assert len(data) == 300 and torch.equal(torch.tensor(data[123][0].tolist()), X[123]) and data[123][1] == Y[123]
     far, here = trained(data, workers=2), trained(near, workers=2)
     assert all(torch.equal(far.weights[name], here.weights[name]) for name in here.weights)
-    assert isinstance(data.source.source, ObjectSource)
+    again = covey.data.remote("s3://task/some/folder", columns=("x", "y"))
+    backend = again.source.source
+    assert isinstance(backend, ObjectSource)
+    before = backend.received
+    trained(again, workers=2)
+    assert backend.received == before, "all of it is on this host's disk"
 
 
 def test_a_forked_process_is_told_what_works(tmp_path: Path, s3: str) -> None:
@@ -77,12 +83,12 @@ def test_damaged_and_changed_objects_are_named(tmp_path: Path, s3: str) -> None:
     client.put_object(Bucket="damaged", Key="shard.00001.mds", Body=whole[:-1] + b"?")
     with pytest.raises(ShardError, match="shard 'shard.00001.mds' changed after the run began"):
         source.read("shard.00001.mds", 0, 4)
-    data = covey.data.remote("s3://damaged")
+    data = covey.data.remote("s3://damaged", cache=False)
     with pytest.raises(ShardError, match="shard 'shard.00001.mds' is damaged, or changed"):
         [data[number] for number in range(300)]
     client.put_object(Bucket="damaged", Key="shard.00001.mds", Body=whole[:-500])
     with pytest.raises(ShardError, match="shard 'shard.00001.mds' ends after"):
-        [number for number in range(300) if covey.data.remote("s3://damaged")[number] is None]
+        [number for number in range(300) if covey.data.remote("s3://damaged", cache=False)[number] is None]
     client.delete_object(Bucket="damaged", Key="shard.00001.mds")
     with pytest.raises(ShardError, match="shard 'shard.00001.mds' cannot be read"):
         copy(source).read("shard.00001.mds", 0, 4)

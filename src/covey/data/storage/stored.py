@@ -23,6 +23,7 @@ from covey.data.storage.source import FolderSource, ShardSource
 from covey.data.storage.stripes import CheckedSource
 from covey.data.storage.tar import TAR
 from covey.data.storage.tensors import TENSORS
+from covey.data.stripe_cache.cached_source import CachedSource
 from covey.decoding import UNREADABLE
 from covey.errors import CoveyError, PlanError
 from covey.names import meant
@@ -37,6 +38,7 @@ def remote(
     format: str | None = None,
     columns: Sequence[str] = (),
     transform: Callable[[Any], Any] | None = None,
+    cache: bool = True,
 ) -> StoredData:
     """Return the data set whose shards are at a place: it has a length, and samples by number.
 
@@ -45,6 +47,7 @@ def remote(
         format: `"mds"`, `"tar"`, `"safetensors"` or `"parquet"`; not needed where `covey data pack` wrote the shards.
         columns: The columns to read: a sample is then a tuple of their values. Without it, a dict of all of them.
         transform: A function from that to a sample.
+        cache: Whether what is read from a URL is kept on this host's disk, where its index has hashes.
 
     >>> index = covey.data.pack((torch.randn(100, 8), torch.arange(100)), "shards", columns=("x", "y"))
     >>> data = covey.data.remote("shards", columns=("x", "y"))
@@ -53,7 +56,8 @@ def remote(
     """
     source = open_source(place)
     index = index_of(source, format)
-    return StoredData(source, index, tuple(columns), transform)
+    kind = CheckedSource if isinstance(source, FolderSource) or not cache else CachedSource
+    return StoredData(kind(source, index.shards), index, tuple(columns), transform)
 
 
 def open_source(place: str | Path) -> ShardSource:
@@ -86,10 +90,9 @@ class StoredData(Dataset[Any]):
     """Samples in shards. Nothing that does not fit the index is given out: a ShardError names the shard."""
 
     def __init__(
-        self, source: ShardSource, index: ShardIndex, columns: tuple[str, ...], transform: Callable[[Any], Any] | None
+        self, source: CheckedSource, index: ShardIndex, columns: tuple[str, ...], transform: Callable[[Any], Any] | None
     ) -> None:
-        self.index, self.columns, self.transform = index, columns, transform
-        self.source = CheckedSource(source, index.shards)
+        self.source, self.index, self.columns, self.transform = source, index, columns, transform
         self._open: dict[int, OpenShard] = {}
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._counts = [self._samples(number, entry) for number, entry in enumerate(index.shards)]
