@@ -137,6 +137,11 @@ def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> Non
         ("m.safetensors --task examples/digits.py --slo soon", "--slo soon"),
         ("m.safetensors --task examples/digits.py --slo p99:50ms --deadline 10ms", "at least as long as the objective"),
         ("m.safetensors --task examples/digits.py --port 70000", "65535"),
+        ("m.safetensors --task examples/digits.py --canary n.safetensors", "such as digits:4=5%"),
+        ("m.safetensors --task examples/digits.py --canary n.safetensors=0%", "not between 0 and 100 %"),
+        ("m.safetensors --task examples/digits.py --canary n.safetensors=5% --also o.safetensors", "give one"),
+        ("m.safetensors --task examples/digits.py --select exp4", "--also NAME"),
+        ("m.safetensors --task examples/digits.py --also n.safetensors --select best", "--select best"),
         ("m.safetensors --task examples/digits.py --replicas 0", "the fewest and the most, such as 1:8"),
         ("m.safetensors --task examples/digits.py --replicas 3:2", "the fewest and the most, such as 1:8"),
         ("m.safetensors --task examples/digits.py --tls-key k.pem", "TLS needs both"),
@@ -154,7 +159,7 @@ def test_requests_that_cannot_be_served_are_refused(words: str, why: str, tmp_pa
 
 
 def test_a_token_is_asked_of_everybody() -> None:
-    edge = Endpoint("mine", PICTURE, None, None, EdgeSettings(token="secret"))  # type: ignore[arg-type]
+    edge = Endpoint(["mine"], PICTURE, None, None, EdgeSettings(token="secret"))  # type: ignore[arg-type]
 
     def status(method: str, path: str, word: bytes) -> int:
         headers, sent = [(b"authorization", word)] if word else [], []

@@ -202,6 +202,27 @@ def test_replicas_come_with_the_load_and_go_after_it(tmp_path: Path) -> None:
         assert endpoint.predict(1, 2)[0] == 200
 
 
+def test_a_new_version_is_tried_and_promoted(tmp_path: Path) -> None:
+    save_file({"scale": torch.tensor([3.0])}, tmp_path / "new.safetensors")
+    more = "--canary new.safetensors=40% --canary-requests 40 --slo p99:100s"
+    with serving(tmp_path, deadline="100s", replicas="1", more=more) as endpoint:
+        found: Counter[tuple[str, float]] = Counter()
+
+        def promoted() -> bool:
+            for _ in range(10):
+                told = endpoint.predict(sum(found.values()), 1)[1]
+                found[told["model"], told["output"][1]] += 1
+            return bool(endpoint.ask("GET", "/stats")[1]["versions"]["new.safetensors"] == 1)
+
+        until(lambda: promoted() and sum(map(len, map(children, children(endpoint.process.pid)))) == 1)
+        assert set(found) == {("model.safetensors", 2.0), ("new.safetensors", 3.0)}
+        assert endpoint.process.stdout is not None
+        assert endpoint.process.stdout.readline().startswith("new.safetensors is promoted: 0 failed and 0 late of 4")
+        assert endpoint.ask("POST", "/feedback", b'{"id": 3, "loss": 0.5}') == (200, {})
+        for bad in (b'{"id": 3}', b'{"id": 3, "loss": 2}', b'{"id": 3, "loss": 0, "label": 1}', b"{"):
+            assert endpoint.ask("POST", "/feedback", bad)[0] == 422
+
+
 def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, deadline="5s") as endpoint:
         os.kill(endpoint.replicas()[0], signal.SIGSTOP)

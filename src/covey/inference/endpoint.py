@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from covey.decoding import WireFormat
 from covey.errors import WireError
 from covey.inference.front_driver import FrontDriver
 from covey.inference.replicas.replica_pool import ReplicaPool
@@ -30,6 +31,21 @@ class EdgeSettings:
     token: str = ""
 
 
+class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How good an answer was: its loss, from 0 to 1, or the class that would have been right."""
+
+    id: int
+    loss: float | None = None
+    label: int | None = None
+
+    def check(self) -> None:
+        if (self.loss is None) == (self.label is None) or not 0 <= (self.loss or 0) <= 1:
+            raise WireError("send the `id` of an answer with its `loss`, from 0 to 1, or with the right `label`")
+
+
+judgements: WireFormat[Judgement] = WireFormat("judgement of an answer", Judgement, "json", most=1 << 12)
+
+
 class RequestRefused(Exception):
     """A request that is answered without the model's numbers."""
 
@@ -39,12 +55,13 @@ class RequestRefused(Exception):
 
 
 class Endpoint:
-    """An ASGI application: POST /predict, and GET /schema, /health and /stats."""
+    """An ASGI application: POST /predict and /feedback, and GET /schema, /health and /stats."""
 
     def __init__(
-        self, model: str, schema: InputSchema, driver: FrontDriver, pool: ReplicaPool, settings: EdgeSettings
-    ) -> None:
-        self._model, self._schema, self._settings = model, schema, settings
+        self, models: Sequence[str], schema: InputSchema, driver: FrontDriver, pool: ReplicaPool,
+        settings: EdgeSettings,
+    ) -> None:  # fmt: skip
+        self._models, self._model, self._schema, self._settings = models, models[0], schema, settings
         self._driver, self._pool = driver, pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,19 +83,20 @@ class Endpoint:
         match scope["method"], scope["path"]:
             case "POST", "/predict":
                 return await self._predict(headers, receive)
+            case "POST", "/feedback":
+                return await self._judge(headers, receive)
             case "GET", "/schema":
                 return _json_answer(200, {"model": self._model, **self._schema.explain()})
             case "GET", "/health":
                 there = len(self._pool.present)
                 return _json_answer(200 if there else 503, {"model": self._model, "replicas": there})
             case "GET", "/stats":
-                return _json_answer(200, statistics(self._driver, self._pool))
-        raise RequestRefused(404, {"error": "there are POST /predict, GET /schema, GET /health and GET /stats"})
+                return _json_answer(200, statistics(self._driver, self._pool, self._models))
+        raise RequestRefused(
+            404, {"error": "there are POST /predict, POST /feedback, GET /schema, GET /health and GET /stats"}
+        )
 
     async def _predict(self, headers: Headers, receive: Receive) -> Response:
-        # A page in a browser may send other types to any address without asking first.
-        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise RequestRefused(415, {"error": "send JSON, with Content-Type: application/json"})
         body = await _body(headers, receive, self._settings)
         try:
             row = self._schema.read(body)
@@ -87,10 +105,23 @@ class Endpoint:
         answered = await self._driver.ask(row)
         if answered.status != 200:
             raise RequestRefused(answered.status, {"error": answered.reason})
-        return _json_answer(200, {"output": answered.row.parts[0].tolist(), "model": self._model})
+        told: dict[str, Any] = {"output": answered.row.parts[0].tolist(), "model": self._models[answered.version]}
+        if len(self._models) > 1:
+            told |= {"id": answered.ticket, "confidence": answered.confidence}
+        return _json_answer(200, told)
+
+    async def _judge(self, headers: Headers, receive: Receive) -> Response:
+        body = await _body(headers, receive, self._settings)
+        try:
+            given = judgements.read(body, "the client")
+            given.check()
+        except WireError as error:
+            raise RequestRefused(422, {"error": str(error)}) from None
+        self._driver.judge(given.id, given.loss, given.label)
+        return _json_answer(200, {})
 
 
-def statistics(driver: FrontDriver, pool: ReplicaPool) -> dict[str, Any]:
+def statistics(driver: FrontDriver, pool: ReplicaPool, models: Sequence[str]) -> dict[str, Any]:
     """How the last requests went."""
     times, batches = sorted(driver.times), driver.batches
     return {
@@ -98,6 +129,7 @@ def statistics(driver: FrontDriver, pool: ReplicaPool) -> dict[str, Any]:
         "p50_ms": _percentile(times, 0.50), "p99_ms": _percentile(times, 0.99),
         "mean_batch": sum(batches) / len(batches) if batches else None,
         "replicas": len(pool.present), "replicas_lost": pool.lost,
+        "versions": dict(zip(models, driver.choice.shares(), strict=True)),
     }  # fmt: skip
 
 
@@ -106,6 +138,9 @@ def _percentile(times: list[float], share: float) -> float | None:
 
 
 async def _body(headers: Headers, receive: Receive, settings: EdgeSettings) -> bytes:
+    # A page in a browser may send other types to any address without asking first.
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RequestRefused(415, {"error": "send JSON, with Content-Type: application/json"})
     large = RequestRefused(413, {"error": f"a body may have {settings.body} bytes"})
     announced = headers.get("content-length", "0")
     if not announced.isdecimal() or int(announced[:20]) > settings.body:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from covey.engines.service.role_loop import LoopRole, RoleLoop
 from covey.inference.front import front
-from covey.inference.messages import CLIENTS, FRONT, SCALER, InferenceAnswer, InferenceRequest
+from covey.inference.messages import CLIENTS, FRONT, InferenceAnswer, InferenceFeedback, InferenceRequest, TrialDecided
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings, scaler
 from covey.inference.schema import key_of
+from covey.inference.versions.choice import OneVersion, VersionChoice
 from covey.message import Address, Message, stamped
 from covey.observe.instruments import Instrument
 from covey.program import Note, Send
@@ -31,11 +32,13 @@ class FrontDriver:
         settings: Of the front.
         send: Passes a message on to a replica, or to whoever starts them.
         scaled: How the scaler chooses the number of replicas; without, there is none.
+        choice: Which version computes a request.
     """
 
     def __init__(
-        self, settings: FrontSettings, send: Callable[[Address, Message], None], scaled: ScalerSettings | None = None
-    ) -> None:
+        self, settings: FrontSettings, send: Callable[[Address, Message], None], scaled: ScalerSettings | None = None,
+        choice: VersionChoice | None = None,
+    ) -> None:  # fmt: skip
         self.statuses: Counter[int] = Counter()
         self.times: deque[float] = deque(maxlen=REMEMBERED)  # seconds of answers with status 200
         self.batches: deque[int] = deque(maxlen=REMEMBERED)
@@ -45,10 +48,13 @@ class FrontDriver:
         self._alarm: asyncio.TimerHandle | None = None
         self._loop = RoleLoop(self._send, Instrument())
         self._loop.noted = self._noted
-        role = LoopRole(FRONT, Random(0))
-        self._loop.begin(role, front(role.node, settings))
-        if scaled:
-            role = LoopRole(SCALER, Random(0))
+        self.choice = choice or OneVersion()
+        self.decided: Callable[[TrialDecided], None] = lambda decided: None
+        role = LoopRole(FRONT, Random())
+        self._loop.begin(role, front(role.node, settings, self.choice))
+        for version in range(scaled.versions if scaled else 0):
+            assert scaled is not None
+            role = LoopRole(Address("scaler", version), Random(0))
             self._loop.begin(role, scaler(role.node, scaled))
         self._go_on()
 
@@ -67,6 +73,10 @@ class FrontDriver:
         if answer.status == 200:
             self.times.append(self._loop.now - begun)
         return answer
+
+    def judge(self, ticket: int, loss: float | None, label: int | None) -> None:
+        """A client says how good an answer was."""
+        self.deliver(InferenceFeedback(ticket, loss, label, sender=CLIENTS))
 
     def deliver(self, message: Message) -> None:
         """The front hears this."""
@@ -93,6 +103,8 @@ class FrontDriver:
         self._go_on()
 
     def _send(self, role: LoopRole, effect: Send) -> None:
+        if isinstance(effect.body, TrialDecided):
+            return self.decided(effect.body)
         if effect.to in self._loop.roles:
             return self._loop.deliver(effect.to, stamped(effect.body, role.address, copy=False))
         if effect.to != CLIENTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from covey.message import Address, Message
 from covey.vector import Vector
 
-CLIENTS, FRONT, POOL, SCALER = (Address(role, 0) for role in ("client", "front", "pool", "scaler"))
+CLIENTS, FRONT, POOL = (Address(role, 0) for role in ("client", "front", "pool"))
 
 
 class InferenceRequest(Message):
@@ -25,6 +25,8 @@ class InferenceAnswer(Message):
     status: int
     row: Vector
     reason: str = ""
+    version: int = 0  # which one has answered
+    confidence: float = 1.0  # the weight of the versions that agree
 
 
 class RequestBatch(Message):
@@ -78,6 +80,7 @@ class LoadReport(Message):
     waiting: int  # those of them without a replica
     ready: tuple[int, ...]  # ranks of the replicas that take batches
     capacity: float  # requests per second that one of them can answer; 0 while that is not known
+    wanted: bool = True  # it may still get requests
 
 
 class StartReplica(Message):
@@ -92,3 +95,20 @@ class RetireReplica(Message):
 
     wire_name = "inference.retire"
     rank: int
+
+
+class InferenceFeedback(Message):
+    """A client says how good an answer was: its loss, from 0 to 1, or which class would have been right."""
+
+    wire_name = "inference.feedback"
+    ticket: int
+    loss: float | None = None
+    label: int | None = None
+
+
+class TrialDecided(Message):
+    """The trial of a new version is over; whoever runs the front is told."""
+
+    wire_name = "inference.decided"
+    winner: int
+    reason: str

@@ -88,10 +88,11 @@ class BatchUnderway:
 
 
 class RequestDesk:
-    """What the front knows: who waits, and which replica does what."""
+    """What the front knows of one version: who waits, and which replica does what."""
 
-    def __init__(self, settings: FrontSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: FrontSettings, version: int = 0) -> None:
+        self.settings, self.version = settings, version
+        self.closed = False  # no more requests come
         self.cache = AnswerCache(settings.cache)
         self.open: OrderedDict[int, OpenRequest] = OrderedDict()  # in the order of their deadlines
         self.waiting: OrderedDict[int, OpenRequest] = OrderedDict()
@@ -143,6 +144,8 @@ class RequestDesk:
 
     def retired(self) -> list[Address]:
         """Replicas that are not needed and have nothing to do any more; nobody hears of them again."""
+        if self.closed and not self.open:
+            self.retiring.update(self.underway)
         found = [who for who in self.retiring if who in self.underway and self.underway[who] is None]
         for who in found:
             self.retiring.discard(who)
@@ -154,7 +157,7 @@ class RequestDesk:
         ready = tuple(who.rank for who in self.underway if who not in self.retiring)
         budget, largest = self.settings.budget, self.settings.largest
         capacity = self.times.rate(budget, largest, self.delay) if self.times else 0.0
-        return LoadReport(self.arrived, len(self.waiting) + len(self.late), ready, capacity)
+        return LoadReport(self.arrived, len(self.waiting) + len(self.late), ready, capacity, not self.closed)
 
     def batches(self, now: float) -> Iterator[tuple[Address, RequestBatch]]:
         """A batch for each replica that has none, as long as requests wait."""
@@ -198,9 +201,10 @@ class RequestDesk:
     def _asked(self, message: InferenceRequest, now: float) -> list[InferenceAnswer]:
         self.arrived += 1
         if (known := self.cache.find(message.key)) is not None:
-            return [InferenceAnswer(message.ticket, OK, Vector([known]))]
+            return [InferenceAnswer(message.ticket, OK, Vector([known]), version=self.version)]
         if len(self.waiting) + len(self.late) >= self.settings.queue:
-            return [InferenceAnswer(message.ticket, FULL, NOTHING, f"{self.settings.queue} requests wait already")]
+            reason = f"{self.settings.queue} requests wait already"
+            return [InferenceAnswer(message.ticket, FULL, NOTHING, reason, self.version)]
         asked = OpenRequest(message.ticket, message.key, message.row.parts[0], now, now + self.settings.deadline)
         self.open[asked.ticket] = self.waiting[asked.ticket] = asked
         return []
@@ -226,7 +230,7 @@ class RequestDesk:
             else:
                 del self.open[request.ticket]
                 self.cache.keep(request.key, row)
-                answers.append(InferenceAnswer(request.ticket, OK, Vector([row])))
+                answers.append(InferenceAnswer(request.ticket, OK, Vector([row]), version=self.version))
         return answers
 
     def _lost(self, replica: Address) -> list[InferenceAnswer]:
@@ -245,4 +249,4 @@ class RequestDesk:
 
     def _refuse(self, request: OpenRequest, status: int, reason: str) -> InferenceAnswer:
         del self.open[request.ticket]
-        return InferenceAnswer(request.ticket, status, NOTHING, reason)
+        return InferenceAnswer(request.ticket, status, NOTHING, reason, self.version)

@@ -6,21 +6,24 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from covey.errors import PlanError
+from covey.errors import CoveyError, PlanError
 from covey.inference.front_driver import FrontDriver
+from covey.inference.messages import TrialDecided
 from covey.inference.replicas.replica_forks import ReplicaForks
 from covey.inference.replicas.replica_pool import ReplicaPool
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.schema import InputSchema
 from covey.inference.served_model import ModelPlace, load
+from covey.inference.versions.canary import NEW
+from covey.inference.versions.choice import VersionChoice
 from covey.page.serving import listening
 from covey.store.model_store import ModelStore
 
@@ -36,6 +39,8 @@ class ServeWishes:
         front: What the front promises.
         replicas: Processes that compute, the fewest and the most.
         share: Of the requests that should be answered in time.
+        also: Other versions of the model.
+        choice: Which of them computes a request.
         threads: Of each replica; None divides the cores.
         host: Where to listen.
         port: Which port; 0 takes a free one.
@@ -47,6 +52,8 @@ class ServeWishes:
     front: FrontSettings
     replicas: tuple[int, int] = (1, 1)
     share: float = 0.99
+    also: tuple[ModelPlace, ...] = ()
+    choice: VersionChoice | None = None
     threads: int | None = None
     host: str = "127.0.0.1"
     port: int = 8480
@@ -58,7 +65,10 @@ class ServeWishes:
     def scaled(self) -> ScalerSettings | None:
         """How the scaler chooses the number of replicas, where there is a choice."""
         least, most = self.replicas
-        settings = ScalerSettings(least=least, most=most, share=self.share, slack=self.front.budget)
+        versions = 1 + len(self.also)
+        settings = ScalerSettings(
+            least=least, most=most, share=self.share, slack=self.front.budget, versions=versions
+        )
         return settings if least < most else None
 
 
@@ -79,39 +89,55 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
             )
         token = wishes.token or ("" if local else secrets.token_urlsafe(24))
         threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // wishes.replicas[1])
-        forks = ReplicaForks(place, threads, (min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest))
-        with closing(forks):
-            schema = load(place, say).schema()
-            asyncio.run(_serve(place, schema, wishes, listener, token, forks, show))
+        trial = min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest
+        with ExitStack() as open_ones:
+            places = (place, *wishes.also)
+            forks = [open_ones.enter_context(closing(ReplicaForks(one, threads, trial))) for one in places]
+            schema = common_schema(places, say)
+            asyncio.run(_serve(places, schema, wishes, listener, token, forks, show))
+
+
+def common_schema(places: Sequence[ModelPlace], say: Callable[[str], None]) -> InputSchema:
+    """What clients may send; versions that take other inputs than the first, or fail on their own, are refused."""
+    found = [load(place, say).schema() for place in places]
+    for place, schema in zip(places, found, strict=True):
+        if schema != found[0]:
+            raise PlanError(
+                f"{place.name} takes inputs of {list(schema.shape)} and {schema.dtype}, {places[0].name} those of "
+                f"{list(found[0].shape)} and {found[0].dtype}: versions that are served together take the same"
+            )
+    return found[0]
 
 
 async def _serve(
-    place: ModelPlace, schema: InputSchema, wishes: ServeWishes, listener: Any, token: str, forks: ReplicaForks,
-    show: Callable[[str], None],
+    places: Sequence[ModelPlace], schema: InputSchema, wishes: ServeWishes, listener: Any, token: str,
+    forks: Sequence[ReplicaForks], show: Callable[[str], None],
 ) -> None:  # fmt: skip
     import uvicorn
 
     from covey.inference.endpoint import EdgeSettings, Endpoint
 
     pool = ReplicaPool(forks)
-    driver = FrontDriver(wishes.front, pool.send, wishes.scaled)
+    driver = FrontDriver(wishes.front, pool.send, wishes.scaled, wishes.choice)
     pool.deliver = driver.deliver
-    for rank in range(0 if wishes.scaled else wishes.replicas[0]):
+    driver.decided = lambda decided: show(decision(places, decided))
+    for rank in range(0 if wishes.scaled else wishes.replicas[0] * len(places)):
         pool.start(rank)
     try:
         await pool.ready()
         edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token)
         certificate, key = wishes.certificate or (None, None)
         settings = uvicorn.Config(
-            Endpoint(place.name, schema, driver, pool, edge), log_level="critical", lifespan="off", ws="none",
-            server_header=False, access_log=False, timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS,
-            ssl_certfile=certificate, ssl_keyfile=key,
+            Endpoint([place.name for place in places], schema, driver, pool, edge), log_level="critical",
+            lifespan="off", ws="none", server_header=False, access_log=False, timeout_graceful_shutdown=5,
+            limit_concurrency=CONNECTIONS, ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
         name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
         address = f"http{'s' if certificate else ''}://{name}:{listener.getsockname()[1]}"
-        if place.version:
-            store = ModelStore(Path(place.store))
-            store.note_use(store.named(place.version), "endpoint", address)
+        for place in places:
+            if place.version:
+                store = ModelStore(Path(place.store))
+                store.note_use(store.named(place.version), "endpoint", address)
         show(address)
         if token and not wishes.token:
             show(f"token: {token}")
@@ -119,6 +145,20 @@ async def _serve(
     finally:
         pool.close()
         driver.close()
+
+
+def decision(places: Sequence[ModelPlace], decided: TrialDecided) -> str:
+    """Promote the new version in its store if it has won; what to tell about it."""
+    new = places[NEW]
+    if decided.winner != NEW:
+        return f"{new.name} is withdrawn: {decided.reason}"
+    try:
+        if new.version:
+            store = ModelStore(Path(new.store))
+            store.promote(store.named(new.version))
+    except CoveyError as error:
+        return f"{new.name} answers all requests; {error}"
+    return f"{new.name} is promoted: {decided.reason}"
 
 
 async def _until_told(server: Any, listener: Any, pool: ReplicaPool) -> None:

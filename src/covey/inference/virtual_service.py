@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -15,17 +15,19 @@ from covey.inference.front import front
 from covey.inference.messages import (
     CLIENTS,
     FRONT,
-    SCALER,
     EndReplica,
     InferenceAnswer,
+    InferenceFeedback,
     InferenceRequest,
     ReplicaLost,
     RetireReplica,
     StartReplica,
+    TrialDecided,
 )
 from covey.inference.replicas.replica import BatchModel, BatchTrial, replica
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings, scaler
+from covey.inference.versions.choice import VersionChoice
 from covey.message import Address, Message, stamped
 from covey.program import Compute, Effect, Note, Now, Receive, Send, Sleep
 from covey.vector import Vector
@@ -53,23 +55,26 @@ class VirtualService:
         settings: Of the front.
         replicas: How many there are.
         seconds: How long a replica computes a batch of so many requests.
-        model: What it computes.
+        model: What it computes; or a model of each version.
         link: Seconds that a message takes.
         scaled: How the scaler chooses the number of replicas; None leaves it as it is.
         setup: Seconds from the wish for a replica until its program begins.
+        choice: Which version computes a request; version 0 has the replicas of even rank where there are two.
     """
 
     def __init__(
         self, settings: FrontSettings, replicas: int, seconds: Callable[[int], float],
-        model: BatchModel = lambda rows: rows, link: float = 0.0, *,
-        scaled: ScalerSettings | None = None, setup: float = 0.0,
+        model: BatchModel | Sequence[BatchModel] = lambda rows: rows, link: float = 0.0, *,
+        scaled: ScalerSettings | None = None, setup: float = 0.0, choice: VersionChoice | None = None,
     ) -> None:  # fmt: skip
         self.answers: dict[int, VirtualAnswer] = {}
         self.batches: list[tuple[float, int]] = []  # when each was sent, and how large it was
-        self._agenda, self._seconds, self._model, self._link = Agenda(), seconds, model, link
+        self._agenda, self._seconds, self._link = Agenda(), seconds, link
+        self._models = [model] if callable(model) else model
         self._trial = BatchTrial(ROW[None], settings.budget, settings.largest) if scaled else None
         self._setup = setup
         self._since: dict[Address, float] = {}  # when each replica was wished for
+        self.decided: tuple[float, TrialDecided] | None = None
         self.most = 0  # replicas at a time
         self._used = 0.0  # replica-seconds of those that are gone
         self._arrived: dict[int, float] = {}
@@ -79,11 +84,12 @@ class VirtualService:
             Send: self._send, Receive: self._receive, Compute: self._compute, Note: self._note,
             Sleep: self._sleep, Now: lambda role, effect: self._agenda.now,
         }  # fmt: skip
-        self._begin(FRONT, lambda role: front(role.node, settings))
+        self._begin(FRONT, lambda role: front(role.node, settings, choice))
         for rank in range(replicas):
             self.join(0.0, rank)
         if scaled:
-            self._begin(SCALER, lambda role: scaler(role.node, scaled))
+            for version in range(scaled.versions):
+                self._begin(Address("scaler", version), lambda role: scaler(role.node, scaled))
 
     @property
     def replica_seconds(self) -> float:
@@ -96,6 +102,10 @@ class VirtualService:
         self._arrived[ticket] = at
         self._agenda.at(at, self._deliver, FRONT, InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS))
         return ticket
+
+    def judge(self, at: float, ticket: int, loss: float | None = None, label: int | None = None) -> None:
+        """Somebody will say at this time how good an answer was."""
+        self._agenda.at(at, self._deliver, FRONT, InferenceFeedback(ticket, loss, label, sender=CLIENTS))
 
     def join(self, at: float, rank: int) -> None:
         """A replica will be there from this time on."""
@@ -120,7 +130,8 @@ class VirtualService:
     def _join(self, who: Address, _: object) -> None:
         self._since[who] = max(0.0, self._agenda.now - self._setup)
         self.most = max(self.most, len(self._since))
-        self._begin(who, lambda role: replica(role.node, self._model, self._trial))
+        model = self._models[who.rank % len(self._models)]
+        self._begin(who, lambda role: replica(role.node, model, self._trial))
 
     def _end(self, who: Address, _: object) -> None:
         self._roles.pop(who).close()
@@ -132,10 +143,10 @@ class VirtualService:
             return  # it was lost meanwhile
         assert role.program is not None
         while value is not WAIT:
-            if isinstance(value, Exception):
-                effect = role.program.throw(value)
-            else:
-                effect = role.program.send(value)
+            try:
+                effect = role.program.throw(value) if isinstance(value, Exception) else role.program.send(value)
+            except StopIteration:
+                return  # only scalers end, when their version is not wanted
             value = self._perform[type(effect)](role, effect)
 
     def _deliver(self, to: Address, message: Message) -> None:
@@ -154,12 +165,18 @@ class VirtualService:
         self._advance(role, value)
 
     def _send(self, role: LoopRole, effect: Send) -> None:
+        if isinstance(effect.body, TrialDecided):
+            self.decided = self._agenda.now, effect.body
+            return None
         if isinstance(effect.body, StartReplica):
-            return self.join(self._agenda.now + self._setup, effect.body.rank)
+            self.join(self._agenda.now + self._setup, effect.body.rank)
+            return None
         if isinstance(effect.body, EndReplica | RetireReplica) and effect.to != FRONT:
-            return self._agenda.at(self._agenda.now, self._end, effect.to)
+            self._agenda.at(self._agenda.now, self._end, effect.to)
+            return None
         message = stamped(effect.body, role.address, copy=False)
-        return self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
+        self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
+        return None
 
     def _receive(self, role: LoopRole, effect: Receive) -> Any:
         if (found := role.mailbox.take(effect)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from covey.inference.served_model import ModelPlace
     from covey.inference.serving import ServeWishes
 
-PROMISE, EDGE, PLAN = "What is promised", "Where to listen", "A plan"
+PROMISE, EDGE, PLAN, CHOICE = "What is promised", "Where to listen", "A plan", "Several versions"
 ENDING = ".safetensors"
 Model = Annotated[
     str,
@@ -89,6 +89,33 @@ class PlanFlags(FlagGroup):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class VersionFlags(FlagGroup):
+    """Other versions of the model."""
+
+    canary: Annotated[
+        str | None, flag("--canary", "NAME=SHARE", "Try a new version, such as digits:4=5%, and promote it.", CHOICE)
+    ] = None
+    enough: Annotated[
+        int, flag("--canary-requests", "N", "Answers of it after which that is decided.", CHOICE, least=1)
+    ] = 1000
+    also: Annotated[
+        str | None, flag("--also", "NAME,…", "Serve these versions, too; feedback says which is better.", CHOICE)
+    ] = None
+    select: Annotated[
+        str | None, flag("--select", "exp3|exp4", "One version answers, or all vote. (usual: exp3)", CHOICE)
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.canary and self.also:
+            raise PlanError("--canary tries one new version, and --also has several judged by feedback: give one")
+        if self.select and not self.also:
+            raise PlanError("--select is for several versions: name the others, with --also NAME")
+        if self.select not in (None, "exp3", "exp4"):
+            raise PlanError(f"--select {self.select}: write exp3 (one version answers) or exp4 (all vote)")
+
+
 @grouped
 def command(
     *, model: Model, task: TaskFile = None, store: Store = None,
@@ -96,7 +123,7 @@ def command(
         str, flag("--replicas", "N|N:N", "Processes that compute, or the fewest and the most of them.", options.RUN)
     ] = "1",
     threads: options.Threads = None,
-    promise: PromiseFlags, edge: EdgeFlags, planned: PlanFlags, output: options.VoiceFlags,
+    promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, output: options.VoiceFlags,
 ) -> None:  # fmt: skip
     """Answer requests with a model, in batches that keep an objective.
 
@@ -106,6 +133,7 @@ def command(
     with explained(manner):
         edge.check()
         planned.check()
+        versions.check()
         with importing(manner):
             from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
@@ -123,6 +151,7 @@ def command(
             body=int(parse_size(promise.body)),
         )  # fmt: skip
         place = placed(model, task, store)
+        wishes = with_versions(wishes, versions, lambda name: placed(name, task, store))
         if planned.plan and planned.prices:
             return show_plan(place, wishes, planned, teller(manner))
         serve(place, wishes, lambda line: print(line, flush=True), teller(manner))
@@ -149,6 +178,29 @@ def show_plan(
         json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")
     if planned.json != json_file.OUTPUT:
         print_forecasts(json_file.console(planned.json), found, len(arrivals), wishes.share)
+
+
+def with_versions(
+    wishes: ServeWishes, versions: VersionFlags, named: Callable[[str], ModelPlace]
+) -> ServeWishes:
+    """The wishes with the other versions, and with what chooses among them."""
+    from covey.inference.versions.bandit import Exp3, Exp4
+    from covey.inference.versions.canary import Canary, CanarySettings
+
+    if versions.canary:
+        found = re.fullmatch(r"(.+)=([0-9]{1,2}(?:\.[0-9]+)?)%", versions.canary)
+        if not found:
+            raise PlanError(f"--canary {versions.canary}: write a version and its share, such as digits:4=5%")
+        settings = CanarySettings(
+            share=float(found[2]) / 100, enough=versions.enough, objective=wishes.front.objective
+        )
+        return replace(wishes, also=(named(found[1]),), choice=Canary(settings))
+    if versions.also:
+        also = tuple(named(name.strip()) for name in versions.also.split(","))
+        count = 1 + len(also)
+        choice = Exp4(count, wishes.front.objective) if versions.select == "exp4" else Exp3(count)
+        return replace(wishes, also=also, choice=choice)
+    return wishes
 
 
 def placed(model: str, task: str | None, store: Path | None) -> ModelPlace:

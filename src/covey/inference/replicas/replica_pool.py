@@ -1,10 +1,10 @@
-"""The replicas of one model: started, linked to the front, replaced when they are lost, and ended."""
+"""The replicas of a service: started, linked to the front, replaced when they are lost, and ended."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.errors import CoveyError, RoleFailed, WireError
@@ -20,10 +20,10 @@ class ReplicaPool:
     """Replicas, each a process that ends with this one.
 
     Args:
-        forks: Starts and ends processes.
+        forks: Start and end processes, one for each version of the model; ranks of replicas say whose they are.
     """
 
-    def __init__(self, forks: ReplicaForks) -> None:
+    def __init__(self, forks: Sequence[ReplicaForks]) -> None:
         self._forks = forks
         self.deliver: Callable[[Message], None] = lambda message: None  # takes what they send
         self._links: dict[Address, _ReplicaConnection] = {}
@@ -66,7 +66,8 @@ class ReplicaPool:
         self._open = False
         for start in self._starts:
             start.cancel()
-        self._forks.close(gently=bool(self.present))
+        for forks in self._forks:
+            forks.close(gently=bool(self.present))
         for link in list(self._links.values()):
             link.hang_up()
 
@@ -78,12 +79,12 @@ class ReplicaPool:
     async def _start(self, who: Address, after: float) -> None:
         await asyncio.sleep(after)
         if who in self._failures:
-            link = self._forks.start(who.rank)
+            link = self._forks[who.rank % len(self._forks)].start(who.rank)
             self._links[who] = connection = _ReplicaConnection(who, self._heard, self._lost)
             await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=link)
 
     def _end(self, link: _ReplicaConnection) -> None:
-        self._forks.end(link.who.rank)
+        self._forks[link.who.rank % len(self._forks)].end(link.who.rank)
         link.hang_up()
 
     def _heard(self, message: Message) -> None:

@@ -28,6 +28,7 @@ class ScalerSettings:
         most: There are never more.
         share: Of the requests that should be answered in time.
         slack: Seconds that a request may wait for a replica.
+        versions: Of the model; each has a scaler, and ranks of replicas say whose they are.
         period: Seconds between two looks at the load.
         window: Seconds of arrivals that are looked back.
     """
@@ -36,6 +37,7 @@ class ScalerSettings:
     most: int
     share: float
     slack: float
+    versions: int = 1
     period: float = 0.25
     window: float = 3.0
 
@@ -47,9 +49,8 @@ class ScalerSettings:
 
 async def scaler(node: Node, settings: ScalerSettings) -> None:
     """Start and retire replicas as the load asks for."""
-    plan = ScalingPlan(settings)
-    while True:
-        report = await node.ask(FRONT, LoadQuestion(), LoadReport)
+    plan = ScalingPlan(settings, node.rank)
+    while (report := await node.ask(FRONT, LoadQuestion(), LoadReport)).wanted:
         starts, retired = plan.decide(report, await node.now())
         for rank in starts:
             await node.send(POOL, StartReplica(rank))
@@ -75,13 +76,13 @@ def replicas_for(rate: float, capacity: float, share: float, slack: float) -> in
 class ScalingPlan:
     """What the scaler knows."""
 
-    def __init__(self, settings: ScalerSettings) -> None:
+    def __init__(self, settings: ScalerSettings, version: int = 0) -> None:
         self.settings = settings
         self.forecast = LoadForecast(settings.window)
         self.coming: dict[int, float] = {}  # when each was asked for that is not ready yet
         self.setups: deque[float] = deque(maxlen=REMEMBERED)  # seconds from asking for a replica until it was ready
         self.needs: deque[tuple[float, int]] = deque()  # when how many were needed, lately
-        self.next_rank = 0
+        self.next_rank = version
 
     @property
     def setup(self) -> float:
@@ -101,8 +102,8 @@ class ScalingPlan:
         while self.needs[0][0] < now - self.linger:
             self.needs.popleft()
         there, keep = len(report.ready) + len(self.coming), max(need for _, need in self.needs)
-        starts = list(range(self.next_rank, self.next_rank + max(0, need - there)))
-        self.next_rank += len(starts)
+        starts = [self.next_rank + number * self.settings.versions for number in range(need - there)]
+        self.next_rank += len(starts) * self.settings.versions
         self.coming |= dict.fromkeys(starts, now)
         return starts, sorted(report.ready)[::-1][: max(0, there - keep)]
 
