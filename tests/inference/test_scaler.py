@@ -162,6 +162,12 @@ def test_a_replica_goes_only_when_it_has_no_batch() -> None:
     assert 21 + 10 <= service.replica_seconds <= 21 + 30
 
 
+def test_replicas_of_a_version_have_ranks_of_its_own() -> None:
+    plan = ScalingPlan(ScalerSettings(least=2, most=3, share=0.99, slack=0.05, versions=3), 1)
+    assert plan.decide(report(0), 0.0) == ([1, 4], [])
+    assert plan.decide(report(900, 1, 4), 1.0) == ([7], [])
+
+
 def test_numbers_that_contradict_themselves_are_refused() -> None:
     for least, most in ((0, 3), (4, 3)):
         with pytest.raises(PlanError, match="the least and the most"):

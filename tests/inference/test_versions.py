@@ -89,6 +89,17 @@ def test_late_answers_count_as_failed_ones_do_and_only_beside_the_old_version() 
     assert few.decided() is not None and few.decided() is None, "it is told once"
 
 
+def test_a_version_that_is_somewhat_worse_is_withdrawn_in_the_end() -> None:
+    trial = canary()
+    counted(trial, 0, 200, 0.01)
+    counted(trial, 1, 500, 0.01)
+    for _ in range(48):
+        counted(trial, 1, 200, 0.01)
+    assert trial.winner is None, "one of 49 may be chance"
+    counted(trial, 1, 200, 0.01)
+    assert trial.winner == 0
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
 def test_other_shares_are_refused(share: float) -> None:
     with pytest.raises(PlanError, match="between 0 and 100"):
