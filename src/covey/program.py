@@ -77,12 +77,13 @@ class Receive(Effect[Message | None], frozen=True):
 class Compute(Effect[T], frozen=True):
     """Run the user's code on the role's compute thread; `load` is its cost in batches.
 
-    Work that `talks` may ask its peers something before it is done, with `Node.consult`.
+    `prepares` is how many batches of samples it transforms. Work that `talks` may ask its peers with `Node.consult`.
     """
 
     work: Callable[[], T]
     load: float = 1.0
     talks: bool = False
+    prepares: float = 0.0
 
 
 class Collective(Effect[bool], frozen=True):
@@ -152,7 +153,6 @@ class Host(Protocol):
 
 class Node:
     """What a role's program does anything with: it sends, receives, computes, sleeps and notes through its node.
-
     Names promise behaviour: `receive` waits, `receive_nowait` never does.
 
     >>> async def work(node: covey.Node, replica: covey.Replica) -> None:
@@ -235,8 +235,8 @@ class Node:
         """Whether the window of the link to a peer has room; if not, a message would wait until others are taken."""
         return self.host.room(to)
 
-    def compute(self, work: Callable[[], T], load: float = 1.0, talks: bool = False) -> Compute[T]:
-        return Compute(work, load, talks)
+    def compute(self, work: Callable[[], T], load: float = 1.0, talks: bool = False, prepares: float = 0) -> Compute[T]:
+        return Compute(work, load, talks, prepares)
 
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
         """(Inside work that talks, this much of it being done) Let the role run a program, and wait for its answer."""

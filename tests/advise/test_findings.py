@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
+from covey.advise import findings
 from covey.advise.choose import advise
 from covey.advise.conclude import conclude
 from covey.advise.findings import COMPRESSED, EVERY_STEP, IDLE
@@ -15,9 +18,10 @@ from covey.advise.known import CandidateRow, Known
 from covey.advise.predict import StepTime
 from covey.advise.ranked import Advice
 from covey.advise.rules import BUSY
-from covey.advise.situation import Situation, look
-from covey.simulate import from_flags
+from covey.advise.situation import Situation, look, time_transform
+from covey.simulate import Cluster, Seconds, from_flags
 from covey.task import Task, load_task
+from tests.worlds import mlp
 
 DIGITS = "examples/digits.py"
 NETWORK = re.compile(r"The network is (no|hardly a|a) bottleneck: .* takes ([0-9]+)% of it")
@@ -101,3 +105,36 @@ def _known(task: Task, seed: int) -> Known:
     kept = _KNOWN[seed]
     rows = [CandidateRow(candidate=row.candidate, step=row.step, factor=row.factor) for row in kept.rows]
     return replace(kept, rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("compute", "prepare", "exchange", "workers", "measured", "words"),
+    [
+        (0.010, 0.030, 0.0, 1, False, "3 preparers would give 4.0x"),
+        (0.040, 0.030, 0.0, 1, True, "3 preparers would give 4.0x"),  # a batch that was measured holds its transform
+        (0.010, 0.010, 0.0, 2, False, "2 preparers would give 2.0x"),
+        (0.010, 0.030, 0.5, 1, False, "3 preparers would give 2.5x"),  # 10 ms of exchange stay
+        (0.010, 0.030, 0.8, 1, False, ""),  # the network takes longer
+        (0.010, 0.0, 0.0, 1, False, ""),
+    ],
+)
+def test_it_tells_where_data_limits(
+    compute: float, prepare: float, exchange: float, workers: int, measured: bool, words: str
+) -> None:
+    now = Situation(
+        workers=workers, samples=100, batch=10, model=1000, cluster=Cluster(compute=Seconds(compute)), prepare=prepare,
+        measured=measured,
+    )  # fmt: skip
+    said = list(findings._data(now, exchange))
+    assert [words in line for line in said] == [True] * bool(words)
+
+
+def test_a_transform_is_timed_in_cpu_seconds() -> None:
+    def dear(sample: Any) -> Any:
+        until = time.thread_time() + 0.001
+        while time.thread_time() < until:
+            pass
+        return sample
+
+    assert time_transform(mlp()) == 0
+    assert 0.008 <= time_transform(mlp(transform=dear)) < 1  # batches of 8

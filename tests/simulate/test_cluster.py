@@ -253,7 +253,7 @@ def test_what_is_written_reads_the_same() -> None:
 
 
 WHOLE = (
-    CALIBRATED.replace("fixed = 0.3", "fixed = 0.3\nerror = 0.02")
+    CALIBRATED.replace("fixed = 0.3", 'fixed = 0.3\nprepare = "5ms"\nerror = 0.02')
     .replace("headers = 0.0456", 'headers = 0.05\nuplink = "20mbit"')
     .replace('latency = "10us"', 'latency = "10us"\nbandwidth = "1gbit"\ncpu = "2us"\ncpu_byte = "3ns"')
     .replace('encode_byte = "0.5ns"', 'encode_byte = "0.5ns"\ndecode = "7us"\ndecode_byte = "0.6ns"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from covey.advise.trials.trial import SCORES
 from covey.simulate.units import format_bytes, format_duration, format_rate
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
+MOST_PREPARERS, WORTH = 16, 1.05  # tried; more are worth it if a step is shorter than this many times
 STALE = 4.0  # updates: a gradient this old hurts
 COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where workers sum them"}
 EVERY_STEP = ("allreduce", "bsp", "sliced")
@@ -24,7 +26,7 @@ def of(
     offers: Mapping[str, CodecOffer | None],
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
-    network = [*_network(now, steps), *_compression(offers)]
+    network = [*_data(now, every_step(steps) or 0.0), *_network(now, steps), *_compression(offers)]
     return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now)]
 
 
@@ -40,6 +42,22 @@ def _alone(ranked: Sequence[RankedStrategy], now: Situation) -> Iterator[str]:
         yield f"{now.workers} workers are only {gain:.2f} times as fast as one alone: hardly worth it."
     else:
         yield f"{now.workers} workers are {gain:.1f} times as fast as one alone."
+
+
+def _data(now: Situation, exchange: float) -> Iterator[str]:
+    """Where transforming samples takes longer than the network: how many preparers would help, and how much."""
+    compute = max(now.compute - now.prepare, now.compute / 100) if now.measured else now.compute
+    network = exchange / (1 - exchange) * now.compute if exchange < 1 else math.inf
+    if now.prepare <= max(network, IDLE * compute):
+        return
+    times = {count: max(compute, now.workers * now.prepare / count) + network for count in range(1, MOST_PREPARERS + 1)}
+    fewest = next(count for count, step in times.items() if step <= WORTH * min(times.values()))
+    gain = (compute + now.prepare + network) / times[fewest]
+    if gain < 1.1:
+        return
+    took = f"transforming a batch takes {format_duration(now.prepare)}, computing it {format_duration(compute)}"
+    roles = "1 preparer" if fewest == 1 else f"{fewest} preparers"
+    yield f"Data, not the network, limits you: {took}; {roles} would give {gain:.1f}x."
 
 
 def _network(now: Situation, steps: Mapping[str, StepTime]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from covey.advise.world import slowness
 from covey.catalog import codec
+from covey.data.feed import Feed
 from covey.data.shards import Shards
 from covey.exchange import auto
 from covey.exchange.codec import Codec
@@ -28,6 +29,9 @@ from covey.simulate.machines import machine_name
 from covey.task import Task
 
 WARM, BATCHES, PATIENCE = 2, 25, 3.0  # batches before, batches that are timed at most, seconds
+
+
+TRANSFORMED = 16  # samples that are transformed to time it
 
 
 @cache
@@ -48,6 +52,7 @@ class Situation:
     form: Form | None = None  # of the model, where its shapes are known
     coding: Mapping[str, CodecTime] = field(default_factory=dict)  # what codecs cost
     cluster: Cluster
+    prepare: float = 0.0  # seconds in which a worker transforms the samples of a batch, as measured here
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm
     memory: float = math.inf  # bytes of one device
@@ -118,7 +123,7 @@ def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situati
         state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
         coding=_coding(cluster, trained),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
-        memory=_memory(), **further,
+        memory=_memory(), prepare=0.0 if task.preparers else time_transform(task), **further,
     )  # fmt: skip
 
 
@@ -153,6 +158,21 @@ def time_batch(task: Task) -> Seconds:
             if time.perf_counter() - begin > PATIENCE:
                 break
     return Seconds(statistics.median(sorted(times)[: len(times) // 2 + 1]))  # other work on the machine only adds
+
+
+def time_transform(task: Task) -> float:
+    """The time in which the samples of a batch are transformed on this machine; 0 where the task does not."""
+    if task.transform is None:
+        return 0.0
+    deal = build.shards(task, 1, 0)
+    feed = Feed(build.data_of(task), deal, 0, task.loading)
+    numbers = deal.indices(0, 0)[:TRANSFORMED]
+    times = []
+    for _ in range(WARM + 1):
+        before = time.thread_time()
+        feed.take(numbers)
+        times.append(time.thread_time() - before)
+    return min(times) * task.step_size / len(numbers)
 
 
 def skew(task: Task, deal: Shards) -> float:

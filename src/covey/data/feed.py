@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset,
 
 from covey.data.shards import Shards
 from covey.data.streams import StreamBatches, StreamShards
+from covey.data.transformed import transformed
 from covey.errors import PlanError
 from covey.task.data import BY_ITSELF, Data, Loading
 from covey.task.device import placed
@@ -40,21 +41,34 @@ class Feed:
     def start(self, step: int = 0) -> Iterator[Any]:
         """The worker's batches from its own step number on, so that a resumed run goes on where it stopped."""
         if isinstance(self.data, IterableDataset):
-            return map(self._placed, self._stream(self.data, step))
+            return map(self.placed, self._stream(self.data, step))
+        if self.loading.transform:
+            return self._transformed(step)
         draws = self._draws(step)
         select = self._selection()
-        return map(self._placed, self._load(draws, step) if select is None else map(select, draws))
+        return map(self.placed, self._load(draws, step) if select is None else map(select, draws))
 
     @property
     def tensors(self) -> bool:
         """Whether samples are taken out of tensors, many at once."""
         return self._selection() is not None
 
-    def take(self, numbers: Tensor) -> Any:
-        """One batch of chosen samples."""
+    def take(self, numbers: Tensor, epoch: int = 0) -> Any:
+        """One batch of chosen samples, in a pass over the data."""
+        if transform := self.loading.transform:
+            collate = self.loading.collate_fn
+            return self.placed(transformed(self.data, transform, collate, numbers, self.shards.seed, epoch))
         if select := self._selection():
-            return self._placed(select(numbers))
-        return self._placed((self.loading.collate_fn or default_collate)([self.data[int(n)] for n in numbers]))
+            return self.placed(select(numbers))
+        return self.placed((self.loading.collate_fn or default_collate)([self.data[int(n)] for n in numbers]))
+
+    def _transformed(self, step: int) -> Iterator[Any]:
+        steps = self.shards.steps(self.rank)
+        for number, draw in enumerate(self.shards.draws(self.rank, step), start=step):
+            if number % steps == 0 or number == step:
+                self._check_length(number // steps)
+            for piece in draw.split(self.most) if self.most else (draw,):
+                yield self.take(piece, number // steps)
 
     def _stream(self, data: IterableDataset[Any], step: int) -> Iterator[Any]:
         assert isinstance(self.shards, StreamShards), "a stream is dealt out as one"
@@ -64,12 +78,12 @@ class Feed:
             return iter(batches)
         return iter(DataLoader(batches, batch_size=None, num_workers=1, **self.loading.others))
 
-    def _placed(self, batch: Any) -> Any:
+    def placed(self, batch: Any) -> Any:
         return batch if self.device is None else placed(batch, self.device)
 
     def _selection(self) -> Callable[[Tensor], tuple[Tensor, ...]] | None:
         own = self.loading.collate_fn not in (None, default_collate)  # the latter is what a DataLoader has if asked
-        return None if own else _selection(self.data)
+        return None if own or self.loading.transform else _selection(self.data)
 
     def _draws(self, step: int) -> Iterator[Tensor]:
         """Which samples come, from a step on; in every pass the data must be as long as when it was dealt out."""

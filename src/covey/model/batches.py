@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import isnan
@@ -16,11 +16,11 @@ from covey.errors import PlanError
 from covey.faults import in_task
 from covey.model.randomness import seed_of, seed_torch
 from covey.nn.experts import experts_in
+from covey.program import Node
 from covey.task import Task
 from covey.vector import chunk
 
-AHEAD = 2
-"""Batches that a GPU may be given before the loss of the first of them is there."""
+AHEAD = 2  # batches that a GPU may be given before the loss of the first of them is there
 
 
 class Batch:
@@ -162,6 +162,12 @@ class BatchSource:
     whole: bool = False  # no part of a gradient may be seen before all of it is there
     loop: Callable[[], dict[str, Any]] | None = None  # what a checkpoint holds of a loop of the user's own
     shared: CommonLoop | None = None  # that loop, where another worker's can go on in its place
+    prepare: Callable[[int, int], list[Any]] | None = None  # of a preparer: the batches of any (rank, step)
+    arrive: Callable[[Node], Awaitable[None]] | None = None  # waits for those of a step, which preparers make
+    arrived: dict[int, list[Any]] | None = None  # those that came, by step
+    pieces: Callable[[int, int], int] = lambda rank, step: 1  # batches that (rank, step) accumulates
+    prepares: Callable[[int], float] = lambda step: 0.0  # how many batches are transformed when a step is computed
+    batch_bytes: int = 0  # of one that travels
 
     def together(self, ranks: Sequence[int], step: int) -> int:
         """How many samples the batches of these workers have together."""
@@ -195,6 +201,7 @@ class OwnBatches:
         self.scale = LossScale() if task.precision == "fp16" else None
         self.found = False  # whether gradients were seen by somebody who takes them away
         self._reached = False  # whether a loss has had a gradient in the model
+        self.arrived: dict[int, list[Any]] = {}  # batches that preparers made
 
     def begin(self, step: int) -> None:
         """Forget what was drawn. Processes that load samples begin with those of this step, if they were needed."""
@@ -202,11 +209,13 @@ class OwnBatches:
         self.batches, self.next = (self.feed.start(step), step) if again else (iter(()), -1)
 
     def __call__(self, step: int) -> Batch:
-        if step != self.next:  # the first one, or after steps that were skipped
+        if came := self.arrived.pop(step, None):
+            self.batches = map(self.feed.placed, came)
+        elif step != self.next:  # the first one, or after steps that were skipped
             self.batches = self.feed.start(step)
         with in_task("data"):
             batch = next(self.batches)
-        self.next = step + 1
+        self.next = -1 if came else step + 1
         samples, most = self.deal.batch(self.rank, step), self.task.batch_size
         sizes = [min(most, samples - first) for first in range(0, samples, most)]
         return Batch(self._differentiate(lambda index: next(self.batches) if index else batch, sizes, step), samples)
@@ -224,10 +233,9 @@ class OwnBatches:
         """The same on a batch of any seat, with the chance that its own worker would have."""
         if seat == self.rank:
             return self(number)
-        pieces = self.deal.indices(seat, number).split(self.task.batch_size)
-        sizes = [*map(len, pieces)]
-        loss = self._differentiate(lambda index: self.feed.take(pieces[index]), sizes, number, seat)
-        return Batch(loss, sum(sizes))
+        pieces, epoch = self.deal.indices(seat, number).split(self.task.batch_size), number // self.deal.steps(seat)
+        sizes, take = [*map(len, pieces)], self.feed.take
+        return Batch(self._differentiate(lambda index: take(pieces[index], epoch), sizes, number, seat), sum(sizes))
 
     def part(self, rank: int, step: int, part: int, parts: int) -> Batch:
         """The same on one of `parts` equal parts of any worker's batch: whoever computes it gets the same numbers."""
@@ -238,8 +246,9 @@ class OwnBatches:
             for parameter in self.parameters:
                 parameter.grad = None
             return Batch(float("nan"), 0)
-        pieces = numbers[start:stop].split(self.task.batch_size)
-        return Batch(self._backward(lambda index: self.feed.take(pieces[index]), [*map(len, pieces)]), stop - start)
+        pieces, epoch = numbers[start:stop].split(self.task.batch_size), step // self.deal.steps(rank)
+        take = self.feed.take
+        return Batch(self._backward(lambda index: take(pieces[index], epoch), [*map(len, pieces)]), stop - start)
 
     def _differentiate(
         self, batch: Callable[[int], Any], sizes: Sequence[int], step: int, seat: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -185,13 +186,31 @@ def replica(
         source = PrivateBatches(task, module, feed) if task.private else OwnBatches(task, module, feed)
         samples = replace(
             samples, own=source, chosen=source.part, leased=source.of, begin=source.begin, scale=source.scale,
-            last=lambda: source.last, whole=task.private is not None,
+            last=lambda: source.last, whole=task.private is not None, arrived=source.arrived,
+            prepares=lambda step: float(task.transform is not None and step not in source.arrived),
         )  # fmt: skip
+    if task.preparers:
+        samples = preparing(task, deal, samples)
     return Replica(
         module, task.optimizer, samples,
         rate=task.rate, budget=budget, clip_norm=task.clip_norm, pace=pace_of(task, deal, budget),
         ema=task.ema,
     )  # fmt: skip
+
+
+def preparing(task: Task, deal: Shards, source: BatchSource) -> BatchSource:
+    """What workers and preparers know of batches that travel between them."""
+
+    def prepare(rank: int, step: int) -> list[Any]:
+        feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size)
+        return list(islice(feed.start(step), pieces(rank, step)))
+
+    def pieces(rank: int, step: int) -> int:
+        return -(-deal.batch(rank, step) // task.batch_size)
+
+    one = Feed(data_of(task), deal, 0, task.loading).take(torch.arange(1))
+    size = sum(part.nbytes for part in (one if isinstance(one, tuple | list) else [one]) if isinstance(part, Tensor))
+    return replace(source, prepare=prepare, pieces=pieces, batch_bytes=size * task.batch_size)
 
 
 class FrozenOptimizer(torch.optim.SGD):

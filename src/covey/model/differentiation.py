@@ -95,14 +95,17 @@ class Differentiation:
             node.host.measure("imbalance", sum(note.imbalance for note in notes) / batches)
 
     async def perform(self, node: Node, source: BatchSource, work: Callable[[], Batch]) -> None:
-        """Do this work on the weights as they are now."""
+        """Do this work on the weights as they are now, when the step's batch is there."""
+        if source.arrive:
+            await source.arrive(node)
         self.working.refresh()
         self.batch = await self.effect(node, source, work)
 
     def effect(self, node: Node, source: BatchSource, work: Callable[[], Batch], talks: bool = False) -> Compute[Batch]:
         """The work as an effect; for its time synchronized layers know who takes this step."""
         self.begins()
+        prepares = source.prepares(node.step)
         if not self.norms:
-            return node.compute(work, talks=talks)
+            return node.compute(work, talks=talks, prepares=prepares)
         circle = NormGroup(node, source.samples, len(self.norms), source.weight)
-        return node.compute(partial(together, self.norms, circle, work), talks=True)
+        return node.compute(partial(together, self.norms, circle, work), talks=True, prepares=prepares)

@@ -69,7 +69,7 @@ class Replica:
     @property
     def bulk(self) -> int:
         """Bytes of the largest thing that messages carry."""
-        return self.model.nbytes
+        return max(self.model.nbytes, self.batch_source.batch_bytes)
 
     @property
     def flat(self) -> Vector:

@@ -190,9 +190,7 @@ def _check_leases(chosen: Strategy, deal: Shards, workers: WorkerRange, given: O
 
 
 def _held_back(chosen: Strategy, servers: int) -> str:
-    """Why workers cannot come and go with these settings, if so: a gradient that a server has had comes again."""
-    if chosen.settings.get("pattern") == "switch" or (chosen.settings.get("local", 1) != 1 and chosen.rigid):
-        return f"{chosen.text}: {chosen.rigid}"
+    """Why this number of servers may not drop a push, if so: a gradient that one of them has had comes again."""
     if chosen.settings.get("filter") != "significance" or servers < 2:
         return ""
     return (
@@ -275,7 +273,7 @@ def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
     if chosen.composition.mesh:
         return "a lost worker takes along its part of the model: omit 'with mesh(...)'"
     if kinds - {"worker", "server", "backup", "master"}:
-        return f"{chosen.text}: workers behind proxies are not born again: omit 'over proxies(...)'"
+        return f"{chosen.text}: workers with proxies or preparers are not born again: omit these"
     if codec.pull or codec.traits.measured:
         return "a new worker does not know what the lost one had been sent: omit + pull and + auto"
     if not codec.traits.plain and "server" not in kinds:

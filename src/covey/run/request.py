@@ -29,6 +29,7 @@ from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
 from covey.run.saving import check_save
 from covey.scoring import target_of
+from covey.servers.preparing import with_preparers
 from covey.simulate import parse_rate
 from covey.spec import Spec
 from covey.spec.worker_range import WorkerRange, parse_workers
@@ -122,6 +123,7 @@ def request(
     checks.check_replicas(chosen, team, given)
     least = checks.least_workers(chosen, team, given)
     roles = shown_by_any(chosen.layout(workers, given.training.servers, given.copies.replicas), least)
+    roles = with_preparers(roles, 0 if given.virtual.timing_only else task.preparers, least > 0)
     limits = budgets(deal, given.budget)
     if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)

@@ -26,6 +26,7 @@ from covey.model.scored import ScoredModel
 from covey.run.changed_plan import later, samples_of, take_over
 from covey.run.kept import keep_own_settings, recalled
 from covey.run.request import at_rate
+from covey.servers.preparing import with_preparers
 from covey.spec import Spec
 from covey.strategy import Plan, Strategy
 from covey.strategy.roles import shown_by_any
@@ -78,10 +79,11 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         run = read_record(place)
         take_over(place, run, self.inherits).restore(replica, samples_of(run))
 
-    def plan(self, chosen: Strategy) -> Plan:
-        roles = tuple(shown_by_any(chosen.layout(self.workers, self.servers, self.copies), self.least))
+    def plan(self, chosen: Strategy, preparers: int = 0) -> Plan:
+        roles = shown_by_any(chosen.layout(self.workers, self.servers, self.copies), self.least)
+        roles = with_preparers(roles, preparers)
         return Plan(
-            roles=roles, limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
+            roles=tuple(roles), limits=tuple(self.limits), lockstep=chosen.lockstep, in_step=chosen.in_step,
             seed=self.seed, traced=self.traced, profiled=self.profiled, elastic=self.elastic, least=self.least,
             replicas=self.copies, resumed=bool(self.kept) and self.least > 0, allowance=self.allowance,
             sites=self.contacts.machines,
@@ -106,7 +108,7 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         lines.doing("building the model")
         if (there := build.device(task, me.rank)) and there.type == "cuda":
             torch.cuda.set_device(there)
-        plan = work.plan(work.chosen(found.strategy))
+        plan = work.plan(work.chosen(found.strategy), task.preparers)
         deal = build.shards(task, work.replicas or work.workers, work.seed, work.rows, taken=work.samples)
         if deal.samples != work.samples:
             raise PlanError(

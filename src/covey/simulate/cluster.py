@@ -27,6 +27,7 @@ class Cluster:
     """The world that the virtual engine pretends to run in."""
 
     compute: Seconds = BATCH  # of one batch on a worker that is not slowed down
+    prepare: Seconds = AT_ONCE  # of transforming the samples of a batch, where the task has a transform
     jitter: float = 0.0  # coefficient of variation of the compute time
     fixed: float = 0.0  # the share of a batch's time that a part of it takes all the same
     slowdowns: Mapping[int, float] = field(default_factory=dict)  # worker rank -> how many times slower

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Table = Mapping[str, Any]
 
 SECTIONS = ("compute", "handling", "coding", "link", "local", "machine", "group", "host", "kill", "place")
-COMPUTE = ("batch", "jitter", "fixed", "update", "threads", "error")
+COMPUTE = ("batch", "prepare", "jitter", "fixed", "update", "threads", "error")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
 CODING = ("encode", "encode_byte", "decode", "decode_byte")
 LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
@@ -68,6 +68,7 @@ def _cluster(document: Table) -> Cluster:
         raise PlanError("roles that share a [[machine]] share its network card: give it the bandwidth and latency")
     return Cluster(
         compute=_read(compute, "batch", parse_duration, usual.compute, "[compute]"),
+        prepare=_read(compute, "prepare", parse_duration, usual.prepare, "[compute]"),
         jitter=parse_jitter(_number(compute, "jitter", "[compute]", usual.jitter)),
         fixed=_share(compute, "fixed", "[compute]", usual.fixed),
         update=_read(compute, "update", parse_duration, usual.update, "[compute]"),

@@ -35,6 +35,7 @@ def _compute(cluster: Cluster) -> list[str]:
     return [
         "[compute]",
         _line("batch", cluster.compute, "forward and backward of one batch"),
+        *([_line("prepare", cluster.prepare, "transforming its samples")] if cluster.prepare else []),
         _said("jitter", f"{cluster.jitter:.4g}", "how much that varies: standard deviation / mean"),
         _said("fixed", f"{cluster.fixed:.4g}", "the share of it that a part of a batch takes all the same"),
         _line("update", cluster.update, "an optimizer step, for each byte of parameters"),

@@ -26,11 +26,13 @@ class Loading:
         loaders: The number of processes that load samples.
         collate_fn: A function from a list of samples to a batch; torch's own unless given.
         others: Further settings of torch's DataLoader, by name.
+        transform: A function of one sample, which has a chance of its own.
     """
 
     loaders: int = 0
     collate_fn: Callable[[list[Any]], Any] | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
+    transform: Callable[[Any], Any] | None = None
 
 
 BY_ITSELF = Loading()
@@ -89,6 +91,20 @@ def check_stream_settings(settings: Mapping[str, Any]) -> None:
         raise PlanError(
             f"Task: data is a stream, which one process reads: loaders must be 0 or 1, not {settings['loaders']}"
         )
+
+
+def check_transform(settings: Mapping[str, Any], data: Data | None) -> None:
+    """Refuse what a transform, and those that do it for workers, cannot have."""
+    if settings["transform"] is None:
+        if settings["preparers"] > 0:
+            raise PlanError("Task: preparers transform samples: give transform=…, or omit preparers")
+        return
+    if isinstance(data, IterableDataset):
+        raise PlanError("Task: data is a stream, whose samples have no numbers: transform them in the stream")
+    if settings["loaders"]:
+        raise PlanError("Task: loaders and transform: use preparers, which transform for all workers; omit loaders")
+    if settings["private"]:
+        raise PlanError("Task: private and transform: transform samples in the data set")
 
 
 def order_of(data: Data, sampler: Iterable[int]) -> Iterable[int] | None:

@@ -20,6 +20,7 @@ from covey.task.data import (
     check_data,
     check_loader,
     check_stream_settings,
+    check_transform,
     order_of,
     settings_of,
 )  # fmt: skip
@@ -32,7 +33,7 @@ HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's 
 Score = Callable[[nn.Module], Mapping[str, float]]
 CALLED_WITH = {
     "model": (), "optimizer": ("params",), "loss": ("output", "y"), "step": ("model", "batch"), "evaluate": ("model",),
-    "rate": ("progress",), "collate_fn": ("samples",),
+    "rate": ("progress",), "collate_fn": ("samples",), "transform": ("sample",),
 }  # fmt: skip
 """What functions of a task are given."""
 
@@ -65,6 +66,9 @@ class Task:
         ema: The decay of an exponential average of the weights and float buffers, taken after each update: 0.999 keeps
             this much of the average before. It is scored, and returned, beside the model.
         clip_norm: The largest norm of a gradient that a step uses; larger ones are scaled down.
+        transform: A function from a sample to what it is made into, which may draw random numbers: they depend on the
+            seed, the pass over the data and the sample's number only, wherever it runs.
+        preparers: The number of roles that transform samples for the workers; 0: each worker does it itself.
         loaders: The number of processes that load samples, for data that is not tensors.
         collate_fn: A function from a list of samples to a batch; by default torch's.
         sampler: What gives the order of samples in each pass; by default covey shuffles them all.
@@ -101,6 +105,8 @@ class Task:
     schedule_by: str = "epoch"
     ema: float | None = None
     clip_norm: float | None = None
+    transform: Callable[[Any], Any] | None = None
+    preparers: int = 0
     loaders: int = NotGiven(0)
     collate_fn: Callable[[list[Any]], Any] | None = None
     sampler: Iterable[int] | None = None
@@ -125,7 +131,7 @@ class Task:
         for name, arguments in CALLED_WITH.items():
             check_call("Task", name, getattr(self, name), arguments)
         self._check_data()
-        for name, least in (("batch_size", 1), ("accumulate", 1), ("loaders", 0)):
+        for name, least in (("batch_size", 1), ("accumulate", 1), ("loaders", 0), ("preparers", 0)):
             if not least <= getattr(self, name) < MOST:
                 raise PlanError(f"Task: {name} must be a whole number of at least {least}, not {getattr(self, name)!r}")
             object.__setattr__(self, name, int(getattr(self, name)))  # one of numpy's cannot be told to other roles
@@ -148,7 +154,7 @@ class Task:
     def loading(self) -> Loading:
         """How samples become batches."""
         others = settings_of(self.data) if isinstance(self.data, DataLoader) else {}
-        return Loading(self.loaders, self.collate_fn, others)
+        return Loading(self.loaders, self.collate_fn, others, self.transform)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of one batch."""
@@ -189,12 +195,13 @@ class Task:
                 if not isinstance(given, NotGiven) and given not in (None, False, value):
                     raise PlanError(f"Task: the DataLoader has its own {name}; give it there, not to the Task as well")
                 object.__setattr__(self, name, value)
+        check_transform(vars(self), self.dataset)
         if self.dataset is None:
             return
         if isinstance(self.dataset, IterableDataset):
             return check_stream_settings(vars(self))
         check_data(self.dataset)
-        if self.collate_fn is not None and isinstance(self.dataset, tuple):
+        if self.collate_fn is not None and self.transform is None and isinstance(self.dataset, tuple):
             raise PlanError("Task: collate_fn is for a data set; a tuple of tensors is indexed, batch by batch")
         if self.sampler is not None and not (hasattr(self.sampler, "__len__") and hasattr(self.sampler, "__iter__")):
             raise PlanError(

@@ -51,11 +51,11 @@ class Computing:
         actor.compute.busy = True
         if effect.talks:
             actor.compute.talk = InterruptedWork(effect.work)
-            self._stretch(WorkStretch(thread, self._duration(actor, effect.load)), None)
+            self._stretch(WorkStretch(thread, self._duration(actor, effect)), None)
             return
         begin = self._agenda.now
         result, posts = self._do(actor, effect.work)
-        end = begin + self._duration(actor, effect.load)
+        end = begin + self._duration(actor, effect)
         # The result comes before a post of the same moment: who got the last bucket finds the batch complete.
         late = (
             [(min(end, begin + done * (end - begin)), self._deliver, actor, it) for it, done in posts] if posts else ()
@@ -133,9 +133,12 @@ class Computing:
             if not waiting.done:
                 self._begin(waiting, effect)
 
-    def _duration(self, actor: VirtualActor, load: float) -> float:
+    def _duration(self, actor: VirtualActor, effect: Compute[Any]) -> float:
+        prepare = self._cluster.prepare * effect.prepares
         if actor.role.trains:
-            usual = self._cluster.compute_time(actor.address.rank, load, actor.compute.jitter)
+            rank = actor.address.rank
+            compute = self._cluster.compute_time(rank, effect.load, actor.compute.jitter)
+            usual = compute + prepare * self._cluster.slowdowns.get(rank, 1.0)
             return usual * self.slowness(actor) if self.slowness else usual
         held = actor.replica.snapshot().params.nbytes if self._cluster.update else 0
-        return self._cluster.update * held * load
+        return self._cluster.update * held * effect.load + prepare

@@ -44,10 +44,10 @@ class GuestComputing(Computing):
         self._role, self._grouped, self._slowed = role, grouped, slowed
         self._pending: dict[PendingWork, None] = {}  # in the order in which it began
 
-    def _duration(self, actor: VirtualActor, load: float) -> float:
+    def _duration(self, actor: VirtualActor, effect: Compute[Any]) -> float:
         if actor.address.role != self._role:
-            return super()._duration(actor, load)
-        usual = self._cluster.compute_time(actor.address.rank, load, actor.compute.jitter)
+            return super()._duration(actor, effect)
+        usual = self._cluster.compute_time(actor.address.rank, effect.load, actor.compute.jitter)
         return usual * self._slowed(actor.name) if self._slowed else usual
 
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
@@ -57,7 +57,7 @@ class GuestComputing(Computing):
         actor.compute.busy = True
         pending = PendingWork(thread, self._agenda.now, effect.work)
         self._pending[pending] = None
-        self._agenda.at(self._agenda.now + self._duration(actor, effect.load), self._due, pending)
+        self._agenda.at(self._agenda.now + self._duration(actor, effect), self._due, pending)
 
     def _due(self, pending: PendingWork, _: Any) -> None:
         if pending.thread.done:  # its guest has gone

@@ -1,0 +1,44 @@
+"""Preparers as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from typing import Any
+
+import pytest
+import torch
+
+import covey
+from tests.real.harness import differing, fit
+from tests.worlds import mlp
+
+CALLS = [0]
+
+
+def noisy(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, y = sample
+    return x * random.uniform(0.9, 1.1) + 0.1 * torch.randn(x.shape, dtype=x.dtype), y
+
+
+def dying(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Kill the process that transforms more than a batch: workers with preparers do not."""
+    CALLS[0] += 1
+    if CALLS[0] > 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def test_processes_prepare_the_same_samples() -> None:
+    """Two workers: no sum has more than two members, so bits do not depend on the engine either."""
+    task = {"samples": 50, "transform": noisy, "accumulate": 2, "batch_size": 4}
+    real = fit(mlp(**task, preparers=3), "allreduce", 2, epochs=2)
+    virtual = fit(mlp(**task), "allreduce", 2, epochs=2, engine="simulated")
+    assert not differing(real.weights, virtual.weights)
+    assert {"preparer 0", "preparer 1", "preparer 2"} <= set(real.roles)
+
+
+def test_a_preparer_that_dies_is_named() -> None:
+    with pytest.raises(covey.CoveyError, match="preparer 0"):
+        fit(mlp(transform=dying, preparers=1, warm=False), "allreduce", 2, epochs=20)
