@@ -61,12 +61,18 @@ class _SimulatedJob:
     points: tuple[tuple[float, float], ...] = ()
     speeds: tuple[tuple[int, float], ...] = ()
     tried: set[int] = field(default_factory=set)
+    waiting: JobView | None = None  # its view, which stays the same until it changes
 
     @property
     def total(self) -> float:
         return self.curve.samples[-1] * self.asked.size
 
     def view(self) -> JobView:
+        if self.waiting is None or self.workers:
+            self.waiting = self._view()
+        return self.waiting
+
+    def _view(self) -> JobView:
         passed = bisect_right(self.curve.samples, self.done / self.asked.size)
         if passed != self.seen:
             every = max(1, math.ceil(passed / SEEN))
@@ -115,8 +121,8 @@ class Rehearsal:
                 self._arrive(coming.pop(), curves)
             self._end_those_that_are_done()
             if self.active:
-                self._apply(self.policy(self._view()))
-                tick = self._view().next_decision
+                self._apply(self.policy(self._view(self.active.values())))
+                tick = self._view(job for job in self.active.values() if job.workers).next_decision
         waits = [(job.first or 0.0) - job.asked.arrives for job in self.ended]
         return PolicyTimes(
             policy=name, mean_completion=fmean(self.ends.values()), mean_wait=fmean(waits), makespan=self.now,
@@ -133,8 +139,8 @@ class Rehearsal:
         job.measured()
         self.active[asked.name] = job
 
-    def _view(self) -> JobsView:
-        views = tuple(job.view() for job in self.active.values())
+    def _view(self, jobs: Iterable[_SimulatedJob]) -> JobsView:
+        views = tuple(job.view() for job in jobs)
         return JobsView(self.now, self.set.slots, views, self.times.slice, self.packings)
 
     def _next_end(self) -> float:
@@ -180,7 +186,7 @@ class Rehearsal:
             job.since = job.ready = self.now + self.times.start
             job.starts += 1
             job.first = self.now if job.first is None else job.first
-        job.workers, job.partner = workers, partner
+        job.workers, job.partner, job.waiting = workers, partner, None
         job.measured()
         share = self._packed(job, self.active[partner])[0] if partner else 1.0
         job.rate = job.curve.speed(workers) * share if workers else 0.0
