@@ -92,8 +92,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoi
 
 
 @contextmanager
-def serving(folder: Path, deadline: str, replicas: str = "2", more: str = "") -> Iterator[RunningEndpoint]:
-    (folder / "picky.py").write_text(TASK)
+def serving(
+    folder: Path, deadline: str, replicas: str = "2", more: str = "", task: str = TASK
+) -> Iterator[RunningEndpoint]:
+    (folder / "picky.py").write_text(task)
     save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
     flags = f"--task picky.py --replicas {replicas} --threads 1 --port 0 --body 10KB --deadline {deadline} {more}"
     words = ["-m", "covey", "serve", "model.safetensors", *flags.split()]
@@ -221,6 +223,23 @@ def test_a_new_version_is_tried_and_promoted(tmp_path: Path) -> None:
         assert endpoint.ask("POST", "/feedback", b'{"id": 3, "loss": 0.5}') == (200, {})
         for bad in (b'{"id": 3}', b'{"id": 3, "loss": 2}', b'{"id": 3, "loss": 0, "label": 1}', b"{"):
             assert endpoint.ask("POST", "/feedback", bad)[0] == 422
+
+
+@pytest.mark.full
+def test_a_task_with_threads_is_loaded_by_each_replica(tmp_path: Path) -> None:
+    """A fork would not have the thread that answers here."""
+    thread = """
+from queue import SimpleQueue
+from threading import Thread
+asked, told = SimpleQueue(), SimpleQueue()
+Thread(target=lambda: [told.put(asked.get()) for _ in iter(int, 1)], daemon=True).start()
+"""
+    task = thread + TASK.replace("return rows *", "asked.put(rows)\n        return told.get() *")
+    with serving(tmp_path, deadline="100s", task=task) as endpoint:
+        assert endpoint.predict(1, 2.5)[1]["output"] == [2.0, 5.0]
+        os.kill(endpoint.replicas()[0], signal.SIGKILL)
+        until(lambda: endpoint.standing() == (2, 1))
+        assert endpoint.predict(1, 2)[0] == 200
 
 
 def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:
