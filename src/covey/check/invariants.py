@@ -96,7 +96,8 @@ def weights_are_those_without_faults(calm: FaultRecord, record: FaultRecord) -> 
         return []
     if record.asked.plan.elastic and any(declares(record.asked, trait) for trait in LOST_WITH_A_WORKER):
         return []
-    if any(fault.kind in OF_SEATS for fault in record.plan.faults):  # fewer workers make smaller global batches
+    fewer = (*OF_SEATS, "kill") if record.asked.plan.least else OF_SEATS
+    if any(fault.kind in fewer for fault in record.plan.faults):  # fewer workers make smaller global batches
         return []
     if record.result.notes.get("lost optimizer states"):
         return []

@@ -34,6 +34,8 @@ class SignalFaults:
                     f"'{fault}': on real processes only {', '.join(possible)} are possible, by signals; links, "
                     "disks and speeds are real ones: use covey simulate for the others"
                 )
+            if fault.kind == "kill" and fault.lasts:
+                raise PlanError(f"'{fault}': a real process takes its own time to start: omit 'for', or use covey simulate")
             if fault.at is None:
                 raise PlanError(f"'{fault}': effects are counted only in virtual time; give a time, such as @5s")
         if absent := plan.absent:

@@ -34,6 +34,7 @@ FORMS: Mapping[FaultKind, str] = {
 }
 """How each kind of fault is written; `#37` in place of `@5s` means the role's 37th effect."""
 
+MAY_LAST: tuple[FaultKind, ...] = ("kill",)  # for how long a lost role is away may be left open
 ON_LINKS: frozenset[FaultKind] = frozenset({"delay", "drop", "duplicate"})
 OF_SEATS: tuple[FaultKind, ...] = ("leave", "join")  # where workers come and go
 DRAWN: tuple[FaultKind, ...] = tuple(kind for kind in FORMS if kind not in OF_SEATS)
@@ -159,7 +160,7 @@ def _fault(text: str) -> Fault:
         effect=int(match["effect"]) if match["effect"] else None,
         lasts=parse_duration(match["lasts"]) if match["lasts"] else AT_ONCE, by=_amount(kind, match["by"], text),
     )  # fmt: skip
-    if bool(fault.lasts) != (" for " in form) or bool(fault.by) != (" by " in form):
+    if (bool(fault.lasts) != (" for " in form) and kind not in MAY_LAST) or bool(fault.by) != (" by " in form):
         raise PlanError(f"cannot read the fault {text!r}: write it like '{form}'")
     if fault.effect == 0 or (kind == "disk full" and fault.effect):
         raise PlanError(f"cannot read the fault {text!r}: effects of a role are counted from 1, as in '{form}'")
@@ -210,6 +211,7 @@ class RehearsedRun:
     effects: Mapping[Host, int]  # how many each role performed
     trainers: Sequence[Host]
     links: Sequence[tuple[Host, Host]] = field(default_factory=list)  # that carried messages
+    reborn: bool = False  # lost roles are born again, after a time that is drawn
 
 
 def draw(seed: int, run: RehearsedRun, among: Iterable[FaultKind] = DRAWN) -> FaultPlan:
@@ -244,7 +246,7 @@ def _drawn(chance: Random, run: RehearsedRun, kind: FaultKind) -> Fault:
         who = ()
     at, effect = Seconds(round(run.seconds * chance.random(), 6)), chance.random() < 0.5
     number = chance.randint(1, max(1, run.effects[who[0]])) if who and effect and kind != "join" else None
-    lasting = kind in ("stop", "notice", "partition", "slow", "disk full")
+    lasting = kind in ("stop", "notice", "partition", "slow", "disk full") or (kind == "kill" and run.reborn)
     by = {"delay": float(length), "slow": float(chance.randint(2, 8))}.get(kind, 0.0)
     return Fault(
         kind=kind, who=who, at=None if number else at, effect=number, lasts=length if lasting else AT_ONCE, by=by

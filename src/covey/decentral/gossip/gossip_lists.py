@@ -108,6 +108,11 @@ class GossipList(Together):
         """Whose lives are over since the list was made."""
         return {rank for rank, mark in enumerate(self.seats.marks) if mark != self.listed[rank]}
 
+    @property
+    def lost_models(self) -> int:
+        """How many of those that had a model are lost since the list was made."""
+        return sum(self.listed[rank] % 2 == 0 for rank in self.replaced())
+
     # -- what models contain -----------------------------------------------------------------------------------------
 
     def did(self) -> None:
@@ -165,9 +170,11 @@ class GossipList(Together):
 
     async def _catch_up(self, standings: dict[int, tuple[int, bool]]) -> None:
         """Make a new list for those that are there; who has no model gets one."""
-        if self.over:
-            return
         node = self.node
+        if self.over:  # nobody does again what only a lost model contained
+            if self.lost_models and node.rank == min([node.rank, *(who.rank for who in self.peers)]):
+                await node.note("lost at the end", self.lost_models)
+            return
         told = {node.rank: ModelContents(self.version, tuple(self.counts), node.step)}
         await node.broadcast(self.peers, told[node.rank])
         for who in self.peers:
@@ -205,7 +212,7 @@ class GossipList(Together):
 
     def _make_list(self, told: dict[int, ModelContents], donors: dict[int, int]) -> int:
         """What no model contains that is there goes back to the list; how many lives are over since the last one."""
-        ledger, marks, before = self.ledger, self.seats.marks, self.listed
+        ledger, marks = self.ledger, self.seats.marks
         nothing = (0,) * self.node.workers
         for rank in range(self.node.workers):
             self.known[rank] = list(told[donors.get(rank, rank)].counts if rank in told else nothing)
@@ -217,7 +224,7 @@ class GossipList(Together):
                 ledger.empty.add(rank)
             else:
                 ledger.join(rank)
-        lost = sum(before[rank] % 2 == 0 for rank in self.replaced())
+        lost = self.lost_models
         self._begin_list(self.version + 1, marks, had)
         return lost
 

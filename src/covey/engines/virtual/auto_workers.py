@@ -31,7 +31,7 @@ class AutoWorkers(Instrument):
         self._due = False
         lives = self._lives
         trainers = {who: actor for who, actor in lives.actors.items() if actor.role.trains}
-        if any(actor.ended and who not in lives.empty for who, actor in trainers.items()):
+        if lives.returning or any(actor.ended and who not in lives.empty for who, actor in trainers.items()):
             return  # the run is about to end, or somebody is being replaced
         present = {who: actor.life.number for who, actor in trainers.items() if who not in lives.empty}
         who = self.scaling.look(lives.agenda.now, lives.teller.samples, present, lives.empty)

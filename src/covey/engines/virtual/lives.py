@@ -1,4 +1,8 @@
-"""Roles that are lost in virtual time: the run ends, or a lost worker is born again in its place."""
+"""Roles that are lost in virtual time: the run ends, or a lost worker is born again in its place.
+
+As on real processes, a new process needs some time to start. Where enough others are left they go on without the lost
+worker until it is back; else they hear of its next life at once, and wait for it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from covey.program import Effect, Receive
 from covey.strategy import Role
 
 Act = Callable[[RoleProgram, Any], Any]
+STARTING = 0.3  # seconds until a new process has started: about what the engine `local` needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class Rebirth:
     say: Callable[[str], None] = lambda line: None
     log: MembershipLog = field(default_factory=MembershipLog)  # of the run, in all its attempts
     least: int = 0  # workers, where a seat may stay empty
+    starting: float = STARTING  # seconds, where a fault does not say another number
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +55,8 @@ class VirtualLives:
     deliver: Callable[[VirtualActor, Message], None]
     advance: Callable[[RoleProgram, Any], None]
     empty: set[Address] = field(default_factory=set)  # seats that nobody takes for now
+    returning: dict[Address, tuple[float, float]] = field(default_factory=dict)  # of these, who died when and is back when
+    building: set[Address] = field(default_factory=set)  # whose next lives the others know, and that have not begun
     deaths: Deaths = field(init=False)
     log: MembershipLog = field(init=False)
 
@@ -80,11 +88,14 @@ class VirtualLives:
                 actor.waiting.remove(thread)
                 self.agenda.at(self.agenda.now, self.advance, thread, ViewChanged())
 
-    def lose(self, who: Address, how: str = "") -> None:
-        """The role's process is gone, with all that it knew; what it has sent still arrives."""
-        actor = self.actors[who]
+    def lose(self, who: Address, how: str = "", starting: float = 0.0) -> None:
+        """The role's process is gone, with all that it knew; what it has sent still arrives.
+
+        `starting` is the seconds that its next process needs to start; 0: as many as any.
+        """
+        actor, now = self.actors[who], self.agenda.now
         if self.rebirth is None or not (actor.role.trains or actor.role.copies):
-            raise PeerLost(how or obituary(self.agenda.now, actor, self.actors), actor.name)
+            raise PeerLost(how or obituary(now, actor, self.actors), actor.name)
         if actor.role.copies and not any(self.holds(other) for other in actor.role.copies if other != who):
             raise copies_lost(who)
         try:
@@ -96,24 +107,55 @@ class VirtualLives:
         except PeerLost:
             if not self.rebirth.least:
                 raise
-            return self.leave(who, f"was killed {self.rebirth.most + 1} times without a new step")
+            return self._leave(who, f"was killed {self.rebirth.most + 1} times without a new step")
+        starting = starting or self.rebirth.starting
+        left = sum(self._trains_on(other) for other in self.actors if other != who)
+        missed = not actor.role.trains or not self.rebirth.least or left < self.rebirth.least
+        stalled = pause + starting if missed else 0.0
+        self.log.add("rebirth", actor.name, "was killed", seconds=now, workers=self.workers, stalled=stalled)
+        if not missed:
+            self.vacate(actor)
+            self.returning[who] = now, now + pause + starting
+            self.rebirth.say(f"{who} was killed at {clock(now)}; {go_on(left)} until it is back")
+            return self.agenda.at(now + pause + starting, self._return, actor, now)
         self._gone(actor)
-        self.log.add("rebirth", actor.name, "was killed", seconds=self.agenda.now, workers=self.workers, stalled=pause)
-        self.agenda.at(self.agenda.now + pause, self._born, actor, self.agenda.now)
+        self.agenda.at(now + pause, self._replace, actor, (now, now + pause + starting))
+
+    def _await_returning(self) -> None:
+        """Too few are left: who died and comes back is waited for from now on."""
+        for who in sorted(self.returning):
+            self.empty.remove(who)
+            self._replace(self.actors[who], self.returning.pop(who))
+
+    def _trains_on(self, who: Address) -> bool:
+        """Whether a worker is in this seat now, and has not ended."""
+        actor = self.actors[who]
+        return actor.role.trains and who not in self.building and not actor.ended
 
     def leave(self, who: Address, cause: str = "left") -> None:
-        """A worker goes, and its seat stays empty until somebody joins."""
+        """A worker goes, and its seat stays empty until somebody joins; if all others have ended, it is replaced."""
+        others = [actor for other, actor in self.actors.items() if actor.role.trains and other not in self.empty | {who}]
+        if others and all(actor.ended and not actor.lost for actor in others):
+            return self.lose(who)
+        self._leave(who, cause)
+
+    def _leave(self, who: Address, cause: str) -> None:
         assert self.rebirth is not None
         actor = self.actors[who]
-        left = self.workers - (who not in self.empty)
+        left = self.workers - (not self.away(who))
         if left < self.rebirth.least:
             raise too_few(who, f"{cause} at {clock(self.agenda.now)}", left, self.rebirth.least)
+        self.returning.pop(who, None)
+        if sum(self._trains_on(other) for other in self.actors if other != who) < self.rebirth.least:
+            self._await_returning()
         self.vacate(actor)
         self.log.add("leave", actor.name, cause, seconds=self.agenda.now, workers=self.workers)
         self.rebirth.say(f"{who} {cause} at {clock(self.agenda.now)}; {go_on(self.workers)}")
 
     def vacate(self, actor: VirtualActor) -> None:
         """Nobody is in this seat: all others hear of it after what its last worker sent and they have had."""
+        if actor.address in self.empty:
+            return
         self._gone(actor)
         self.empty.add(actor.address)
         self.wires.replaced(actor)
@@ -128,7 +170,11 @@ class VirtualLives:
         self.empty.discard(who)
         self.deaths.joined(who)
         self.log.add("join", lost.name, "joined", seconds=self.agenda.now, workers=self.workers)
-        self._born(lost, None)
+        self._begin(self._born(lost), f"{who} joined at {clock(self.agenda.now)}; now {workers(self.workers)}")
+
+    def away(self, who: Address) -> bool:
+        """Whether this seat is empty, and nobody comes back to it by himself."""
+        return who in self.empty and who not in self.returning
 
     def holds(self, who: Address) -> bool:
         """Whether this copy is there, and has what the others have."""
@@ -142,23 +188,44 @@ class VirtualLives:
     @property
     def workers(self) -> int:
         """Seats that are taken, or will be in a moment."""
-        return sum(actor.role.trains and who not in self.empty for who, actor in self.actors.items())
+        return sum(actor.role.trains and not self.away(who) for who, actor in self.actors.items())
 
     def _gone(self, actor: VirtualActor) -> None:
+        self.building.discard(actor.address)
         actor.end()
         actor.lost = True
         actor.replica.weigh(0.0)  # nothing of it is scored
 
-    def _born(self, lost: VirtualActor, since: float | None) -> None:
-        assert self.rebirth is not None
+    def _return(self, lost: VirtualActor, since: float) -> None:
+        """One that died takes its seat again, where others have gone on meanwhile."""
         who, now = lost.address, self.agenda.now
-        if who in self.empty or self.actors[who] is not lost:
+        if who not in self.returning or self.actors[who] is not lost:
             return  # its seat was given up meanwhile
-        ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
+        del self.returning[who]
+        self.empty.remove(who)
+        told = f"{who} is back at {clock(now)}, after {clock(now - since)}; now {workers(self.workers)}"
+        self._begin(self._born(lost), told)
+
+    def _replace(self, lost: VirtualActor, times: tuple[float, float]) -> None:
+        """Have all others speak to the next life of a lost role, which begins when its process has started."""
+        since, begins = times
+        if lost.address not in self.empty and self.actors[lost.address] is lost:
+            self.building.add(lost.address)
+            self.agenda.at(begins, self._started, self._born(lost), since)
+
+    def _started(self, actor: VirtualActor, since: float) -> None:
+        if actor.address in self.building and self.actors[actor.address] is actor:
+            told = f"born again after {clock(self.agenda.now - since)}"
+            self._begin(actor, f"{actor.address} was killed at {clock(since)}; {told}")
+
+    def _born(self, lost: VirtualActor) -> VirtualActor:
+        """The next life in a seat, of which all others hear."""
+        assert self.rebirth is not None
+        who = lost.address
         # one that was lost before it could begin knows of the one before, or of the checkpoint
         step = max(0, lost.pace.step, lost.life.step, lost.begun or 0)
         others = {address: other.life.number for address, other in self.actors.items() if other.life.number}
-        life = lost.life._replace(number=self.deaths.lives[who], step=step, ended=ended, others=others)
+        life = lost.life._replace(number=self.deaths.lives[who], step=step, others=others)
         actor = self.make(lost, self.rebirth.replica(lost.role), life)
         actor.pace.stop_at = lost.pace.stop_at
         self.actors[who] = actor
@@ -169,8 +236,12 @@ class VirtualLives:
                 self._break_off(other)
         for empty in sorted(self.empty):
             self.deliver(actor, Departed(self.actors[empty].life.number, sender=empty))
-        if since is None:
-            self.rebirth.say(f"{who} joined at {clock(now)}; now {workers(self.workers)}")
-        else:
-            self.rebirth.say(f"{who} was killed at {clock(since)}; born again after {clock(now - since)}")
+        return actor
+
+    def _begin(self, actor: VirtualActor, told: str) -> None:
+        assert self.rebirth is not None
+        self.building.discard(actor.address)
+        ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
+        actor.life = actor.life._replace(ended=ended)
+        self.rebirth.say(told)
         self.begin(actor)

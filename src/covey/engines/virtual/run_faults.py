@@ -151,7 +151,8 @@ class RunFaults:
         if actor.ended:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
-            self._parts.lives.lose(actor.address, obituary(self._parts.agenda.now, actor, self._parts.actors))
+            how = obituary(self._parts.agenda.now, actor, self._parts.actors)
+            self._parts.lives.lose(actor.address, how, starting=fault.lasts)
 
     def _notice(self, fault: Fault, actor: VirtualActor) -> None:
         """Keep the run while the role is still there, if that is possible in time.
@@ -193,13 +194,13 @@ class RunFaults:
         self._parts.lives.vacate(self._actor(name))
 
     def _depart(self, fault: Fault, actor: VirtualActor) -> None:
-        if actor.address in self._parts.lives.empty or (actor.ended and not actor.lost):
+        if self._parts.lives.away(actor.address) or (actor.ended and not actor.lost):
             self.told += [] if fault.optional else [f"{fault}: {actor.name} was not there"]
         else:
             self._parts.lives.leave(actor.address, "left after a notice" if fault.kind == "notice" else "left")
 
     def _join(self, fault: Fault, actor: VirtualActor) -> None:
-        if actor.address in self._parts.lives.empty:
+        if self._parts.lives.away(actor.address):
             self._parts.lives.join(actor.address)
         else:
             self.told.append(f"{fault}: {actor.name} was there")

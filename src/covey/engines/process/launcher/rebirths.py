@@ -96,7 +96,7 @@ class Rebirths:
             self.finished.add(who)
             return True
         number = how.removeprefix(BY_SIGNAL).split(",")[0]
-        if self.renewal.least and int(number) == signal.SIGTERM:
+        if self.renewal.least and int(number) == signal.SIGTERM and not self._all_ended_but(who):
             return self._leave(who, "was told to leave")
         try:
             reached = self.roster.samples if copies else self.roster.tallies[who].samples
@@ -111,7 +111,7 @@ class Rebirths:
         cause = f"killed by signal {number}"
         event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=self.workers)
         seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
-        left = sum(other not in self.finished | self.seats.keys() | {who} for other in self.roster.trainers)
+        left = self._training_besides(who)
         if copies or not self.renewal.least or left < self.renewal.least:
             self.seats[who], self.roster.seen[who] = seat, RoleRecord(heard=now, step=seen.step)
             return True
@@ -119,6 +119,16 @@ class Rebirths:
         self._vacate(who)
         self.say(f"{who} died ({cause}); {go_on(left)} until it is back")
         return True
+
+    def _training_besides(self, who: Address) -> int:
+        """How many other workers train now."""
+        gone = self.finished | self.seats.keys() | {who}
+        return sum(other not in gone and not self.roster.seen[other].ended for other in self.roster.trainers)
+
+    def _all_ended_but(self, who: Address) -> bool:
+        """Whether all other workers have ended: then nobody goes on without this one."""
+        others = {*self.roster.trainers} - self.empty - {who}
+        return bool(others) and all(self.roster.seen[other].ended for other in others)
 
     @property
     def workers(self) -> int:
@@ -132,6 +142,8 @@ class Rebirths:
         if left < self.renewal.least:
             raise too_few(who, cause, left, self.renewal.least)
         self.returning.pop(who, None)
+        if self._training_besides(who) < self.renewal.least:
+            self._await_returning()
         self._vacate(who)
         self.log.add("leave", str(who), cause, seconds=self.seconds, workers=left)
         self.say(f"{who} {cause}; {go_on(left)}")
@@ -163,6 +175,19 @@ class Rebirths:
         self.empty.remove(who)
         seat = self.returning.pop(who)
         self._take(replace(seat, life=self.renewal.deaths.next_life(who), step=0))
+
+    def _await_returning(self) -> None:
+        """Too few are left: the others wait for those that come, of whom they hear before another one is gone."""
+        for who in sorted(self.returning):
+            self._return(who)
+        for seat in [seat for seat in self.seats.values() if seat.unseated]:
+            seat.missed = True
+            if not seat.forked:
+                self._fork(seat)
+                continue
+            if seat.ready:
+                self._introduce(seat)
+            self._announce(seat)
 
     def _take(self, seat: EmptySeat) -> None:
         self.finished.remove(seat.who)
