@@ -50,16 +50,16 @@ def check(added: Added, servers: int) -> None:
     added.clear()
 
 
-OTHER = "delay worker 1 -> server 0@{n}ms by 20ms; kill worker 1@{m}ms; leave worker 2@{m}ms; join worker 2@33ms"
+OTHER = "delay worker 1 -> server 0@{n}ms by 9ms; kill worker 1@{m}ms for 9ms; leave worker 2@{m}ms; join worker 2@33ms"
 CASES = [
     ("petuum(bound=1)", 1, "leave worker 1#{n}"),
     ("petuum(bound=1)", 2, "leave worker 1#{n}; join worker 1@25ms"),
     ("petuum(bound=3)", 2, HALF),
     ("petuum(bound=2)", 2, OTHER),
-    ("essp(bound=1)", 2, "kill worker 1#{n}; leave worker 2@31ms; join worker 2@35ms"),
+    ("essp(bound=1)", 2, "kill worker 1#{n} for 6ms; leave worker 2@31ms; join worker 2@35ms"),
     ("essp(bound=2)", 2, HALF),
     ("downpour", 2, "leave worker 1#{n}; join worker 1@25ms"),
-    ("downpour(push=3, fetch=2)", 1, "kill worker 1#{n}; leave worker 1@31ms"),
+    ("downpour(push=3, fetch=2)", 1, "kill worker 1#{n} for 7ms; leave worker 1@31ms"),
     ("downpour(push=3, fetch=2)", 2, HALF),
     ("downpour(push=2, fetch=4, warm=2)", 2, OTHER),
     ("downpour(push=2, server=task, filter=key_caching)", 2, "leave worker 0#{n}; kill worker 1@{m}ms"),

@@ -59,12 +59,12 @@ def check(updates: Updates, servers: int, strategy: str) -> None:
 CASES = [
     ("quorum", 1, "leave worker 1#{n}"),
     ("quorum", 2, "leave worker 1#{n}; join worker 1@25ms"),
-    ("quorum(late=fold)", 2, "kill worker 1#{n}; leave worker 2@31ms"),
+    ("quorum(late=fold)", 2, "kill worker 1#{n} for 8ms; leave worker 2@31ms"),
     ("quorum(late=fold)", 2, HALF),
     ("quorum(size=1)", 1, "leave worker 1#{n}; leave worker 2@33ms; join worker 1@30ms"),
     ("softsync", 1, "leave worker 1#{n}; leave worker 2@33ms; join worker 1@30ms"),
     ("softsync", 2, HALF),
-    ("softsync(groups=2)", 2, "kill worker 1#{n}; leave worker 1@31ms; join worker 1@40ms"),
+    ("softsync(groups=2)", 2, "kill worker 1#{n} for 5ms; leave worker 1@31ms; join worker 1@40ms"),
 ]
 
 

@@ -81,8 +81,8 @@ def test_whoever_joins_is_as_far_in_the_schedule_as_the_others() -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        "leave worker 1#{n}", "leave worker 1#{n}; join worker 1@45ms", "kill worker 1#{n}; leave worker 2@31ms",
-        "join worker 2@{n}ms; leave worker 0#{n}",
+        "leave worker 1#{n}", "leave worker 1#{n}; join worker 1@45ms",
+        "kill worker 1#{n} for 6ms; leave worker 2@31ms", "join worker 2@{n}ms; leave worker 0#{n}",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, 6))])

@@ -92,7 +92,7 @@ FAULTS = [
     "kill worker 0#{n}",
     "leave worker 1#{n}; join worker 1@{l}ms",
     "join worker 2@{m}ms; leave worker 0#{n}; join worker 0@{l}ms",
-    "kill worker 0#{n}; leave worker 1@{m}ms",
+    "kill worker 0#{n} for 12ms; leave worker 1@{m}ms",
     "leave worker 1#{n}; leave worker 2@{l}ms; join worker 1@{k}ms",
 ]
 
@@ -195,7 +195,7 @@ def test_no_weight_is_lost_but_that_of_the_lost(monkeypatch: pytest.MonkeyPatch,
     """Where somebody joins, nothing is; where somebody goes, what it had, and what was on its way to it."""
     for number in range(2, 50, 6):
         for victim, faults in (
-            (1, "leave worker 1#{n}; join worker 1@40ms"), (0, "kill worker 0#{n}"), (2, "kill worker 2#{n}")
+            (1, "leave worker 1#{n}; join worker 1@40ms"), (0, "kill worker 0#{n} for 9ms"), (2, "kill worker 2#{n}")
         ):  # fmt: skip
             with monkeypatch.context() as patch:
                 weights = Weights(patch)
@@ -246,7 +246,7 @@ def test_who_joins_has_the_model_of_the_one_that_contains_most_of_its_seat(monke
 
     monkeypatch.setattr(GossipList, "_donor", staticmethod(choosing))
     for number in range(20, 45, 5):
-        run(SOFT, f"kill worker 1@{number}ms")
+        run(SOFT, f"kill worker 1@{number}ms for 5ms")
     assert any(most for _, most in seen) and all(one == most for one, most in seen)
 
 
@@ -257,6 +257,17 @@ def test_a_run_that_is_told_to_end_does_so_while_somebody_goes(strategy: str) ->
         faults = f"leave worker 1@{number}ms; join worker 1@{number + 9}ms"
         result = run(strategy, faults, task=task, until="loss<=2", scores=4, confirm=3)
         assert result.stopped == "target"
+
+
+@pytest.mark.parametrize("fault", ["kill worker 0#{n}", "leave worker 0#{n}", "kill worker 0#{n} for 1ms"])
+def test_what_is_lost_when_others_have_ended_is_told(fault: str) -> None:
+    """Nobody is left to do it again."""
+    told = list[int]()
+    for number in range(40, 52):
+        result = run("dpsgd", fault.format(n=number))
+        check(result)
+        told.append(result.notes.get("lost at the end", 0))
+    assert 0 in told and any(told)
 
 
 def test_a_run_whose_workers_are_all_lost_ends_by_name() -> None:
@@ -365,7 +376,7 @@ PLANTED = [
 
 
 HARD = [  # one after another is lost
-    f"kill worker 1@{n}ms; kill worker 0@{n + 5}ms; leave worker 2@{n + 10}ms; kill worker 1@{n + 15}ms"
+    f"kill worker 1@{n}ms for 2ms; kill worker 0@{n + 5}ms for 3ms; leave worker 2@{n + 10}ms; kill worker 1@{n + 15}ms"
     for n in (21, 33, 45)
 ]
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import covey
+from covey.engines.virtual.lives import STARTING
 from covey.errors import PeerLost
 from covey.membership import Deaths
 from covey.message import Address, Message
@@ -245,7 +246,7 @@ def test_the_same_death_again_and_again_ends_the_run() -> None:
     with pytest.raises(PeerLost, match=r"worker 1 was killed: it died 3 times without .* step;.*max_failures=…"):
         Finished("bsp", [9, 10, 11])
     found = Finished("bsp", [9, 10, 11], most=3)
-    assert [event.stalled for event in found.outcome.membership] == [0.0, 1.0, 2.0]
+    assert [event.stalled for event in found.outcome.membership] == [STARTING, 1 + STARTING, 2 + STARTING]
 
 
 def test_two_deaths_in_a_row_are_survived_unless_more_or_fewer_are_asked_for() -> None:
@@ -256,7 +257,7 @@ def test_two_deaths_in_a_row_are_survived_unless_more_or_fewer_are_asked_for() -
         given |= {"engine": "simulated", "cluster": INSTANT, "steps": STEPS, "on_failure": "continue"}
         return covey.fit(mlp(sgd()), "bsp", 2, faults="; ".join(kills[:deaths]), **given)
 
-    assert [event.stalled for event in fit(2).membership] == pytest.approx([0, 1])
+    assert [event.stalled for event in fit(2).membership] == pytest.approx([STARTING, 1 + STARTING])
     with pytest.raises(PeerLost, match="it died 3 times without finishing a step"):
         fit(3)
     assert len(fit(3, max_failures=3).membership) == 3

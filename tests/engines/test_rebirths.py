@@ -150,6 +150,7 @@ def ranged(rebirths: Rebirths) -> Ranged:
     joins: list[Address] = []
     rebirths.roster.roles = [WHO, *OTHERS]
     rebirths.roster.trainers = [WHO, *OTHERS[:2]]
+    rebirths.roster.seen |= {other: RoleRecord(heard=0.0, step=7) for other in OTHERS}
     rebirths.board = cast(Any, SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word))))
     rebirths.renewal = Renewal(
         Deaths(1), lambda who, lives: f"ipc://next-{lives[who]}", None, 2, "ipc://nobody-", lambda empty: joins
@@ -194,6 +195,41 @@ def test_others_go_on_at_once_where_enough_are_left(ranged: Ranged) -> None:
     seat.told[OTHERS[2]] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
     rebirths._enter(seat, [])
     assert rebirths.log.events[0].stalled == 0.0, "training has not stood still"
+
+
+def test_a_worker_that_leaves_makes_the_others_wait_for_those_that_come_back(ranged: Ranged) -> None:
+    """Else nobody would train, and servers would take the run for ended: so they hear of the one that comes first."""
+    rebirths, told, _ = ranged
+    rebirths.roster.tallies[OTHERS[0]] = SimpleNamespace(samples=32)  # type: ignore[assignment]
+    assert rebirths.lost(WHO, KILLED, heard()) and rebirths.returning.keys() == {WHO}
+    assert rebirths.lost(OTHERS[0], "exited with signal 15, SIGTERM", heard())
+    assert rebirths.empty == {OTHERS[0]} and rebirths.awaited and rebirths.seats[WHO].forked
+    words = [(word.who, word.empty) for _, word in told if isinstance(word, control.Install)]
+    assert words == [(WHO, True), (WHO, False), (OTHERS[0], True)]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_so_does_one_that_is_being_built_when_another_leaves(ranged: Ranged, ready: bool) -> None:
+    rebirths, told, _ = ranged
+    assert rebirths.lost(WHO, KILLED, heard())
+    rebirths.advance(heard(), [], 0.5)
+    built = heard("scoring")
+    built.inbox[control.RoleReady] = {WHO: control.RoleReady("", 1)} if ready else {}
+    rebirths.advance(built, [], 0.6)
+    assert not rebirths.awaited
+    assert rebirths.lost(OTHERS[0], "exited with signal 15, SIGTERM", heard())
+    assert rebirths.awaited and rebirths.seats[WHO].announced
+    words = [(word.who, word.empty) for _, word in told if isinstance(word, control.Install)]
+    assert words[1:] == [(WHO, False), (OTHERS[0], True)]
+
+
+def test_one_that_dies_or_leaves_when_all_others_have_ended_is_replaced(ranged: Ranged) -> None:
+    """Its next life knows what was lost with it; a run whose last worker just went would not tell."""
+    rebirths = ranged[0]
+    for other in OTHERS[:2]:
+        rebirths.roster.seen[other].ended = True
+    assert rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard()) and rebirths.seats.keys() == {WHO}
+    assert rebirths.lost(WHO, KILLED, heard()) is True and not rebirths.returning
 
 
 def test_a_life_that_dies_while_it_is_built_has_held_up_nobody(ranged: Ranged) -> None:

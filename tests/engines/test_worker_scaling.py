@@ -177,7 +177,7 @@ def changed_seats(faults: str) -> list[str]:
 def test_who_leaves_a_run_or_dies_too_often_stays_away() -> None:
     left = changed_seats("leave worker 1@105ms")
     assert left[0] == "leave worker 1" and "join worker 1" not in left and "join worker 2" in left
-    died = changed_seats("kill worker 1@105ms; kill worker 1@106ms; kill worker 1@1107ms")
+    died = changed_seats("kill worker 1@105ms for 0.5ms; kill worker 1@106ms for 1ms; kill worker 1@1107.5ms")
     assert died[:3] == ["rebirth worker 1", "rebirth worker 1", "leave worker 1"] and "join worker 1" not in died
     back = changed_seats("leave worker 1@105ms; join worker 1@200ms")
     assert back[:2] == ["leave worker 1", "join worker 1"]

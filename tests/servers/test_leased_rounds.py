@@ -193,11 +193,11 @@ def test_where_nobody_goes_a_range_is_its_largest_number(strategy: str, accepted
 FAULTS = [
     "leave worker 1#{n}",
     "leave worker 0#{n}",
-    "kill worker 1#{n}",
+    "kill worker 1#{n} for 7ms",
     "leave worker 1#{n}; join worker 1@28ms",
     "leave worker 2#{n}; join worker 2@{m}ms; leave worker 0@{l}ms",
     "join worker 2@{m}ms; leave worker 0#{n}; join worker 0@{l}ms",
-    "kill worker 0#{n}; leave worker 1@{m}ms",
+    "kill worker 0#{n} for 12ms; leave worker 1@{m}ms",
     "leave worker 1#{n}; leave worker 2@{l}ms",
 ]
 
@@ -260,9 +260,9 @@ def test_a_run_whose_workers_are_all_lost_ends_by_name() -> None:
 
 
 def test_a_worker_that_dies_again_and_again_leaves_and_the_others_go_on(accepted: list[History]) -> None:
-    result = run("allreduce", "kill worker 1#9; kill worker 1#10; kill worker 1#11", max_failures=2)
+    result = run("allreduce", "kill worker 1#9 for 1ms; kill worker 1#10", max_failures=1)
     assert isinstance(result.membership, list)
-    assert [event.event for event in result.membership] == ["rebirth", "rebirth", "leave"]
+    assert [event.event for event in result.membership] == ["rebirth", "leave"]
     check(result, "allreduce", accepted)
 
 

@@ -18,7 +18,7 @@ RUN = RehearsedRun(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", FORMS.values())
+@pytest.mark.parametrize("text", [*FORMS.values(), "kill worker 1@5s for 200ms"])
 def test_a_fault_is_written_as_it_is_read(text: str) -> None:
     assert str(parse_faults(text)) == text
     parse_faults(text).check(["worker 0", "worker 1", "server 0"], ["worker 0", "worker 1"])
@@ -40,7 +40,7 @@ def test_roles_effects_and_times() -> None:
         ("kill worker 1", "write it like 'kill worker 1@5s'"),
         ("kill worker 1@5", "20ms, 60s"),
         ("kill worker 1#0", "counted from 1"),
-        ("kill worker 1@5s for 3s", "write it like 'kill worker 1@5s'"),
+        ("join worker 1@5s for 3s", "write it like 'join worker 1@8s'"),
         ("stop worker 1@5s", "write it like 'stop worker 1@5s for 200ms'"),
         ("slow worker 1@5s for 1s by 1x", "how many times slower"),
         ("disk full#3 for 2s", "disk full@5s for 2s"),

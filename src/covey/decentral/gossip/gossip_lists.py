@@ -170,11 +170,9 @@ class GossipList(Together):
 
     async def _catch_up(self, standings: dict[int, tuple[int, bool]]) -> None:
         """Make a new list for those that are there; who has no model gets one."""
+        if self.over:
+            return await self._tell_of_end()
         node = self.node
-        if self.over:  # nobody does again what only a lost model contained
-            if self.lost_models and node.rank == min([node.rank, *(who.rank for who in self.peers)]):
-                await node.note("lost at the end", self.lost_models)
-            return
         told = {node.rank: ModelContents(self.version, tuple(self.counts), node.step)}
         await node.broadcast(self.peers, told[node.rank])
         for who in self.peers:
@@ -252,6 +250,11 @@ class GossipList(Together):
             await self.node.note("lost models" if self.weight is None else "lost shares", lost)
         for rank in sorted(self.ledger.empty):
             await self.node.note("accepted", AcceptedSamples(self.ledger.done[rank], Address("worker", rank)))
+
+    async def _tell_of_end(self) -> None:
+        """Nobody does again what only a lost model contained: the first of those that are left notes it."""
+        if self.lost_models and self.node.rank == min([self.node.rank, *(who.rank for who in self.peers)]):
+            await self.node.note("lost at the end", self.lost_models)
 
     def _skip_to(self, step: int) -> None:
         """Count as many steps as the others, so that all can end after the same one."""

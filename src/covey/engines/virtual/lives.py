@@ -55,7 +55,7 @@ class VirtualLives:
     deliver: Callable[[VirtualActor, Message], None]
     advance: Callable[[RoleProgram, Any], None]
     empty: set[Address] = field(default_factory=set)  # seats that nobody takes for now
-    returning: dict[Address, tuple[float, float]] = field(default_factory=dict)  # of these, who died when and is back when
+    returning: dict[Address, tuple[float, float]] = field(default_factory=dict)  # when these died, and are back
     building: set[Address] = field(default_factory=set)  # whose next lives the others know, and that have not begun
     deaths: Deaths = field(init=False)
     log: MembershipLog = field(init=False)
@@ -134,7 +134,8 @@ class VirtualLives:
 
     def leave(self, who: Address, cause: str = "left") -> None:
         """A worker goes, and its seat stays empty until somebody joins; if all others have ended, it is replaced."""
-        others = [actor for other, actor in self.actors.items() if actor.role.trains and other not in self.empty | {who}]
+        there = [actor for other, actor in self.actors.items() if actor.role.trains and other not in self.empty]
+        others = [actor for actor in there if actor.address != who]
         if others and all(actor.ended and not actor.lost for actor in others):
             return self.lose(who)
         self._leave(who, cause)
