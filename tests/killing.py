@@ -78,7 +78,7 @@ class Finished:
 
         replicas = {role.address: replica(role) for role in asked.plan.roles}
         before(replicas)
-        rebirth = Rebirth(reborn, most)
+        rebirth = Rebirth(reborn, most, starting=0.0)  # the more of what was on its way meets the next life
         attempt = VirtualAttempt(rebirth=rebirth)
         engine = Killing(
             asked.plan, dict(replicas), cluster, [watch] if watch else [], Referee(10**9), None, attempt=attempt

@@ -35,7 +35,7 @@ class SignalFaults:
                     "disks and speeds are real ones: use covey simulate for the others"
                 )
             if fault.kind == "kill" and fault.lasts:
-                raise PlanError(f"'{fault}': real processes start as fast as they can: omit 'for', or use covey simulate")
+                raise PlanError(f"'{fault}': a real process takes its time to start: omit 'for', or use covey simulate")
             if fault.at is None:
                 raise PlanError(f"'{fault}': effects are counted only in virtual time; give a time, such as @5s")
         if absent := plan.absent:
