@@ -112,8 +112,9 @@ def test_what_a_worker_is_given_to_do_a_step_again_does_not_change_on_its_way() 
 def test_a_copy_that_came_while_the_one_before_it_was_away_is_in_the_chain() -> None:
     """Server 0 is away for a second after its second death; backup 1 is born again meanwhile, and later it leads."""
     given: dict[str, Any] = {"engine": "simulated", "replicas": 3, "steps": 30, "cluster": CLUSTER, "runs": False}
-    away = "kill server 0@50ms for 0.01ms; kill server 0@50.1ms for 0.01ms; kill backup 1@500ms for 1ms"
-    lost = covey.fit(TASK, "bsp", 2, faults=f"{away}; kill backup 0@1150ms for 1ms; kill server 0@1250ms for 1ms", **given)
+    away = "kill server 0@50ms for 0.01ms; kill server 0@50.1ms for 0.01ms; kill backup 1@500ms for 1ms; "
+    faults = f"{away}kill backup 0@1150ms for 1ms; kill server 0@1250ms for 1ms"
+    lost = covey.fit(TASK, "bsp", 2, faults=faults, **given)
     whole = covey.fit(TASK, "bsp", 2, **{**given, "replicas": 1})
     assert isinstance(lost.membership, list) and len(lost.membership) == 5
     assert all(torch.equal(lost.weights[name], whole.weights[name]) for name in whole.weights)
