@@ -84,7 +84,7 @@ def test_a_restart_takes_back_what_came_after_the_checkpoint_each_time() -> None
 def ended(name: str, weight: float) -> FaultRecord:
     """A run of a strategy whose workers wait for one another, and its only weight."""
     strategy = SimpleNamespace(name=name, in_step=True, description=SimpleNamespace(samples=ONCE))
-    asked: Any = SimpleNamespace(strategy=strategy, plan=SimpleNamespace(elastic=False))
+    asked: Any = SimpleNamespace(strategy=strategy, plan=SimpleNamespace(elastic=False, least=0))
     result: Any = SimpleNamespace(notes={}, weights={"w": torch.tensor([weight], dtype=torch.float64)})
     plan = parse_faults("kill worker 1@1s")
     return FaultRecord(asked=asked, plan=plan, log=FaultLog(1e9), result=result, watched=True)

@@ -250,8 +250,7 @@ def check_seats(faults: FaultPlan, plan: Plan) -> None:
     """Refuse workers that come and go where their number is fixed, and a beginning with too few."""
     lasting = next((fault for fault in faults.faults if fault.kind == "kill" and fault.lasts), None)
     if lasting and not plan.elastic:
-        how = f"omit 'for', or add {option('on_failure', 'continue')}"
-        raise PlanError(f"'{lasting}': nobody takes the place of a role that this run loses: {how}")
+        raise PlanError(f"'{lasting}': nobody replaces it: omit 'for', or add {option('on_failure', 'continue')}")
     seats = [fault for fault in faults.faults if fault.kind in OF_SEATS or fault.optional]
     if seats and not plan.least:
         raise PlanError(
