@@ -81,7 +81,7 @@ class EmptySeats(dict[Address, EmptySeat]):
         """To whose next lives nobody speaks yet."""
         return {who for who, seat in self.items() if not seat.announced}
 
-    def unseated(self, besides: EmptySeat) -> EmptySeats:
+    def unseated(self, besides: EmptySeat | None = None) -> EmptySeats:
         """Besides this one, those that are empty for all others, while somebody is being built for them."""
         return EmptySeats((who, seat) for who, seat in self.items() if seat is not besides and seat.unseated)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.empty_seats import EmptySeat, EmptySeats, HeardWords, Renewal
-from covey.engines.process.launcher.roster import RoleRecord, Roster
+from covey.engines.process.launcher.roster import RoleRecord, Roster, all_ended, unended
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
 from covey.membership import by_seniority, copies_lost, go_on, too_few
@@ -47,10 +47,6 @@ class Rebirths:
         """Whether a copy of a server's parameters is there, and has what the others have."""
         return who not in self.seats and who not in self.finished and who not in self.entered
 
-    def _check_copies(self, who: Address, copies: Sequence[Address]) -> None:
-        if copies and not any(self.holds(other) for other in copies if other != who):
-            raise copies_lost(who)
-
     def showing(self, roles: Iterable[Address]) -> list[Address]:
         """Those of the roles whose parts make the model: of the copies of a server, the one that leads."""
         if self.renewal is None:
@@ -85,7 +81,7 @@ class Rebirths:
         if self.renewal is None or not self.begun or not able or heard.phase not in REPLACED_IN:
             return False
         heard.hear()  # its last words
-        self._check_copies(who, copies)
+        check_copies(self, who, copies)
         for kind, box in heard.inbox.items():
             if kind is not control.Saved:  # what is written stays so
                 box.pop(who, None)
@@ -96,7 +92,7 @@ class Rebirths:
             self.finished.add(who)
             return True
         number = how.removeprefix(BY_SIGNAL).split(",")[0]
-        if self.renewal.least and int(number) == signal.SIGTERM and not self._all_ended_but(who):
+        if self.renewal.least and int(number) == signal.SIGTERM and not all_ended(self.roster, self.empty | {who}):
             return self._leave(who, "was told to leave")
         try:
             reached = self.roster.samples if copies else self.roster.tallies[who].samples
@@ -111,7 +107,7 @@ class Rebirths:
         cause = f"killed by signal {number}"
         event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=self.workers)
         seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
-        left = self._training_besides(who)
+        left = len(unended(self.roster, self.finished | self.seats.keys() | {who}))
         if copies or not self.renewal.least or left < self.renewal.least:
             self.seats[who], self.roster.seen[who] = seat, RoleRecord(heard=now, step=seen.step)
             return True
@@ -119,16 +115,6 @@ class Rebirths:
         self._vacate(who)
         self.say(f"{who} died ({cause}); {go_on(left)} until it is back")
         return True
-
-    def _training_besides(self, who: Address) -> int:
-        """How many other workers train now."""
-        gone = self.finished | self.seats.keys() | {who}
-        return sum(other not in gone and not self.roster.seen[other].ended for other in self.roster.trainers)
-
-    def _all_ended_but(self, who: Address) -> bool:
-        """Whether all other workers have ended: then nobody goes on without this one."""
-        others = {*self.roster.trainers} - self.empty - {who}
-        return bool(others) and all(self.roster.seen[other].ended for other in others)
 
     @property
     def workers(self) -> int:
@@ -142,8 +128,11 @@ class Rebirths:
         if left < self.renewal.least:
             raise too_few(who, cause, left, self.renewal.least)
         self.returning.pop(who, None)
-        if self._training_besides(who) < self.renewal.least:
-            self._await_returning()
+        if len(unended(self.roster, self.finished | self.seats.keys() | {who})) < self.renewal.least:
+            for other in sorted(self.returning):  # the others wait for them, and hear so before this one is gone
+                self._return(other)
+            for seat in self.seats.unseated().values():
+                self._await(seat)
         self._vacate(who)
         self.log.add("leave", str(who), cause, seconds=self.seconds, workers=left)
         self.say(f"{who} {cause}; {go_on(left)}")
@@ -173,21 +162,15 @@ class Rebirths:
         """One that died takes its seat again, where others have gone on meanwhile."""
         assert self.renewal is not None
         self.empty.remove(who)
-        seat = self.returning.pop(who)
-        self._take(replace(seat, life=self.renewal.deaths.next_life(who), step=0))
+        self._take(replace(self.returning.pop(who), life=self.renewal.deaths.next_life(who), step=0))
 
-    def _await_returning(self) -> None:
-        """Too few are left: the others wait for those that come, of whom they hear before another one is gone."""
-        for who in sorted(self.returning):
-            self._return(who)
-        for seat in [seat for seat in self.seats.values() if seat.unseated]:
-            seat.missed = True
-            if not seat.forked:
-                self._fork(seat)
-                continue
-            if seat.ready:
-                self._introduce(seat)
-            self._announce(seat)
+    def _await(self, seat: EmptySeat) -> None:
+        seat.missed = True
+        if not seat.forked:
+            return self._fork(seat)
+        if seat.ready:
+            self._introduce(seat)
+        self._announce(seat)
 
     def _take(self, seat: EmptySeat) -> None:
         self.finished.remove(seat.who)
@@ -234,14 +217,8 @@ class Rebirths:
             self._enter(seat, orders)
 
     def _scale(self) -> None:
-        """Have as many workers as are worth it, while nobody comes or has ended."""
         assert self.renewal is not None
-        present = {who: self.life(who) for who in self.roster.trainers if who not in self.empty}
-        if not self.renewal.scaling or not self.settled or self.returning:
-            return
-        if any(self.roster.seen[who].ended for who in present):
-            return
-        who = self.renewal.scaling.look(self.seconds, self.roster.samples, present, self.empty)
+        who = seat_to_change(self)
         if who in self.empty:
             self._join(who)
         elif who is not None:
@@ -295,3 +272,22 @@ class Rebirths:
 
     def _tell(self, seat: EmptySeat) -> None:
         self.say(seat.filled(time.monotonic(), self.workers))
+
+
+def seat_to_change(run: Rebirths) -> Address | None:
+    """Whom to release, or which empty seat to fill, so that there are as many workers as are worth it.
+
+    Nobody while somebody comes or has ended.
+    """
+    assert run.renewal is not None
+    present = {who: run.life(who) for who in run.roster.trainers if who not in run.empty}
+    if not run.renewal.scaling or not run.settled or run.returning:
+        return None
+    if any(run.roster.seen[who].ended for who in present):
+        return None
+    return run.renewal.scaling.look(run.seconds, run.roster.samples, present, run.empty)
+
+
+def check_copies(run: Rebirths, who: Address, copies: Sequence[Address]) -> None:
+    if copies and not any(run.holds(other) for other in copies if other != who):
+        raise copies_lost(who)

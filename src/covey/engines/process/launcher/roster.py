@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,3 +142,13 @@ class Roster:
             if tally.who not in self.tallies:  # the model was cut into more stages then
                 last = self.trainers[-1]
                 self.tallies[last].merge(msgspec.structs.replace(tally, who=last))
+
+
+def unended(roster: Roster, gone: AbstractSet[Address]) -> set[Address]:
+    """The workers besides these whose programs have not ended."""
+    return {who for who in roster.trainers if who not in gone and not roster.seen[who].ended}
+
+
+def all_ended(roster: Roster, gone: AbstractSet[Address]) -> bool:
+    """Whether there are workers besides these, and the programs of all have ended."""
+    return bool({*roster.trainers} - gone) and not unended(roster, gone)
