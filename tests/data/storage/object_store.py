@@ -62,12 +62,10 @@ class _Handler(socketserver.BaseRequestHandler):
         self.server.connections += 1
         with socket.create_connection(self.server.upstream) as upstream:
             threading.Thread(target=self._up, args=(upstream,), daemon=True).start()
-            begin, passed = time.monotonic(), 0
+            due = 0.0  # when the bytes so far may have passed: idle time is not made up for
             while data := upstream.recv(PIECE):
-                if passed == 0:
-                    begin = time.monotonic()
-                passed += len(data)
-                time.sleep(max(0.0, passed / self.server.rate - (time.monotonic() - begin)))
+                due = max(due, time.monotonic()) + len(data) / self.server.rate
+                time.sleep(max(0.0, due - time.monotonic()))
                 try:
                     self.request.sendall(data)
                 except OSError:

@@ -138,23 +138,54 @@ def test_shards_behind_a_web_server(tmp_path: Path) -> None:
 def test_seventeen_ranges_beat_a_limit_of_each_request_fourteen_times(
     tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """3.5 MB/s for each request. What is compared is the time on the same machine, one after the other."""
+    """0.35 MB/s for each request, as endpoint and proxy are Python of one process; what is compared are rates."""
     (tmp_path / "set").mkdir()
     data = torch.randint(256, (17 << 20,), dtype=torch.uint8).numpy().tobytes()
     (tmp_path / "set/big").write_bytes(data)
     upload(tmp_path / "set", s3, "ranges")
-    with limited(s3, 3.5e6) as (slow, _):
+    with limited(s3, 3.5e5) as (slow, _):
         monkeypatch.setenv("AWS_ENDPOINT_URL", slow)
 
-        def rate(requests: int | None, reads: int = 1) -> float:
+        def rate(requests: int | None, size: int, reads: int = 1) -> float:
             source = ObjectSource("s3://ranges", requests)
             source.size("big")
             for _ in range(reads):
                 begin = time.monotonic()
-                assert source.read("big", 0, len(data)) == data
-            return len(data) / (time.monotonic() - begin)
+                assert source.read("big", 0, size) == data[:size]
+            return size / (time.monotonic() - begin)
 
-        alone = rate(1)
-        assert alone < 3.6e6
-        assert rate(17) >= 14 * alone
-        assert rate(None, reads=6) >= 8 * alone, "the measured number is at least 16 by then"
+        alone = rate(1, 1 << 20)
+        assert alone < 3.6e5
+        assert rate(17, len(data)) >= 14 * alone
+        assert rate(None, 4 << 20, reads=5) >= 8 * alone, "1, 2, 4, 8, then 16 requests at once"
+
+
+TASK = """
+import covey, torch
+from torch import nn
+
+task = covey.Task(
+    model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 7)),
+    data=covey.data.remote("s3://real", columns=("x", "y")),
+    optimizer=lambda params: torch.optim.SGD(params, lr=1e-4),
+    loss=nn.functional.cross_entropy,
+    batch_size=10,
+)
+"""
+
+
+def test_real_processes_read_from_a_bucket(tmp_path: Path, s3: str) -> None:
+    packed(tmp_path / "set", "mds")
+    client = upload(tmp_path / "set", s3, "real")
+    (tmp_path / "task.py").write_text(TASK)
+    real = covey.fit(str(tmp_path / "task.py"), "allreduce", workers=2, epochs=2)
+    here = trained(covey.data.remote(tmp_path / "set", columns=("x", "y")), workers=2)
+    assert real.samples == 600
+    assert all(torch.allclose(real.weights[name], here.weights[name], atol=1e-6) for name in here.weights)
+
+    covey.data.pack((X + 1, Y), tmp_path / "other", "mds", ("x", "y"), shard_bytes=3000)
+    for file in (tmp_path / "other").iterdir():
+        damaged = file.read_bytes()[:-1] + b"?" if file.name == "shard.00002.mds" else file.read_bytes()
+        client.put_object(Bucket="real", Key=file.name, Body=damaged)
+    with pytest.raises(covey.CoveyError, match="shard 'shard.00002.mds' is damaged, or changed"):
+        covey.fit(str(tmp_path / "task.py"), "allreduce", workers=2, epochs=1)
