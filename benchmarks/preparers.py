@@ -20,7 +20,8 @@ BATCH, STEPS, WIDTH = 32, 60, 1024
 
 
 def model() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+    hidden = [nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(WIDTH, 10))
 
 
 def computing() -> float:
