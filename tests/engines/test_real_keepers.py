@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.data.stripe_cache import keeper_client
 from covey.data.stripe_cache.cache_folder import CacheFolder
 from covey.data.stripe_cache.keeper_client import KeeperGone, KeeperLine, socket_path
 from covey.engines.interrupt import Interrupt
@@ -125,6 +126,21 @@ def test_what_is_no_reader_is_hung_up_on_and_others_are_served(tmp_path: Path) -
         read_all(source := cached(far, folder))
         assert source.counts.take()["backend"] == far.bytes
         waits.close()
+
+
+def test_a_reader_that_dies_while_it_fetches_is_followed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, far, folder = new_pool(tmp_path / "pool.json", free_addresses(1)), FarShards(), tmp_path / "host"
+    monkeypatch.setattr(keeper_client, "PATIENCE", 100.0)
+    source = cached(far, folder)
+    entry = source.entries["0.mds"]
+    stripe = source._stripe(entry, 0)
+    assert stripe
+    with running(pool, [folder]):
+        assert_children(lambda: source._keeper.read(stripe, 0, 10, lambda: os._exit(0)))  # type: ignore[arg-type, return-value]
+        found = source._keeper.read(stripe, 0, 10, lambda: source.stripe(entry, 0))
+        assert found == (far.shards["0.mds"][:10], True)
 
 
 def test_a_pool_that_others_can_read_is_refused(tmp_path: Path) -> None:

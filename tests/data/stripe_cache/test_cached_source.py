@@ -117,22 +117,28 @@ def test_processes_that_fill_it_at_once_fetch_each_stripe_once(tmp_path: Path) -
     assert not list(place.glob("*/*.part"))
 
 
-def test_who_comes_while_a_stripe_is_fetched_waits_for_it(tmp_path: Path) -> None:
+def test_who_comes_while_a_stripe_is_fetched_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = FarShards(shards=1, size=STRIPE)
-    began, go_on, inner = threading.Event(), threading.Event(), far.read
+    began, waits, inner, lock = threading.Event(), threading.Event(), far.read, cached_set._lock
 
     def slowly(name: str, start: int, stop: int) -> bytes:
         began.set()
-        assert go_on.wait(100)
+        assert waits.wait(100)
         return inner(name, start, stop)
 
-    far.read = slowly  # type: ignore[method-assign]
+    def looked(handle: int) -> bool:
+        got = lock(handle)
+        if not got:
+            waits.set()
+        return got
+
+    monkeypatch.setattr(far, "read", slowly)
+    monkeypatch.setattr(cached_set, "_lock", looked)
     sources = [cached(far, tmp_path / "cache") for _ in range(2)]
     readers = [threading.Thread(target=read_all, args=[one]) for one in sources]
     readers[0].start()
     assert began.wait(100)
     readers[1].start()
-    go_on.set()
     for reader in readers:
         reader.join(100)
     assert len(far.fetched) == 1
@@ -148,21 +154,20 @@ def test_who_was_killed_while_fetching_leaves_a_part_that_the_next_one_replaces(
 
 
 def test_whole_sets_go_the_least_recently_used_first_and_never_one_in_use(tmp_path: Path) -> None:
-    place, sets = tmp_path / "cache", [FarShards(seed=seed) for seed in range(3)]
-    limit = 2 * sets[0].bytes + 100
-    for at, far in enumerate(sets[:2]):
-        read_all(source := cached(far, place, limit))
+    place, sets = tmp_path / "cache", [FarShards(seed=seed) for seed in range(4)]
+    limit = 3 * sets[0].bytes + 100
+    sources = [cached(far, place, limit) for far in sets]
+    for at, source in enumerate(sources[:3]):  # the first one is the oldest, and stays in use
+        read_all(source)
         os.utime(source.near.folder / "used", (at, at))
-    in_use = cached(sets[0], place, limit)
-    read_all(in_use)
-    os.utime(in_use.near.folder / "used", (0, 0))
-    del source
-    read_all(third := cached(sets[2], place, limit))  # makes room by removing set 1
-    assert third.counts.take()["backend"] == third.source.bytes  # type: ignore[attr-defined]
-    assert {one.bytes for one in CacheFolder(place).sets()} == {sets[0].bytes}
-    assert len(CacheFolder(place).sets()) == 2
-    read_all(in_use)
-    assert sets[0].fetched == sorted(set(sets[0].fetched))
+    for source in sources[1:3]:
+        source.near.close()
+    read_all(sources[3])
+    assert sources[3].counts.take()["backend"] == sets[3].bytes
+    left = {one.name: one.bytes for one in CacheFolder(place).sets()}
+    assert left == {sources[kept]._key: sets[kept].bytes for kept in (0, 2, 3)}
+    read_all(sources[0])
+    assert len(sets[0].fetched) == 9
 
 
 def test_without_room_reading_goes_on_and_one_line_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def remote(
     format: str | None = None,
     columns: Sequence[str] = (),
     transform: Callable[[Any], Any] | None = None,
-    cache: bool = True,
+    cache: bool | str | Path = True,
 ) -> StoredData:
     """Return the data set whose shards are at a place: it has a length, and samples by number.
 
@@ -47,7 +47,8 @@ def remote(
         format: `"mds"`, `"tar"`, `"safetensors"` or `"parquet"`; not needed where `covey data pack` wrote the shards.
         columns: The columns to read: a sample is then a tuple of their values. Without it, a dict of all of them.
         transform: A function from that to a sample.
-        cache: Whether what is read from a URL is kept on this host's disk, where its index has hashes.
+        cache: Whether what is read from a URL is kept on this host's disk, where its index has hashes; or the folder
+            in which it is kept, also of a folder that is far away, such as one on NFS.
 
     >>> index = covey.data.pack((torch.randn(100, 8), torch.arange(100)), "shards", columns=("x", "y"))
     >>> data = covey.data.remote("shards", columns=("x", "y"))
@@ -56,8 +57,11 @@ def remote(
     """
     source = open_source(place)
     index = index_of(source, format)
-    kind = CheckedSource if isinstance(source, FolderSource) or not cache else CachedSource
-    return StoredData(kind(source, index.shards), index, tuple(columns), transform)
+    if not cache or (cache is True and isinstance(source, FolderSource)):
+        checked = CheckedSource(source, index.shards)
+    else:
+        checked = CachedSource(source, index.shards, folder=None if cache is True else cache)
+    return StoredData(checked, index, tuple(columns), transform)
 
 
 def open_source(place: str | Path) -> ShardSource:
