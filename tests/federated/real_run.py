@@ -184,7 +184,7 @@ def serve_here(folder: Path, listen: str, options: Mapping[str, Any]) -> None:
     def kept(self: ServiceCheckpoints, role: LoopRole, seconds: float, replica: Any, log: Any, *others: Any) -> None:
         digest = hashlib.sha256(b"".join(bytes(part.numpy().data) for part in replica.flat.parts)).hexdigest()
         with (folder / "states").open("a") as file:
-            file.write(f"{len(log.rounds)} {digest}\n")
+            file.write(f"{log.begun} {digest}\n")
         keep(self, role, seconds, replica, log, *others)
 
     ServiceCheckpoints.keep = kept  # type: ignore[method-assign]

@@ -115,11 +115,18 @@ def test_epsilon_finds_the_noise(task: Task) -> None:
     assert 2.9 < found.epsilon <= 3.0
 
 
-def test_the_run_ends_when_the_budget_is_spent(task: Task) -> None:
+def test_the_run_ends_when_the_budget_is_spent(task: Task, tmp_path: Path) -> None:
     found = run(task, "fedavg + dp(noise=1, delta=1e-4)", clients=30, per_round=6, rounds=50, epsilon=3.0)
     told, rounds = found.privacy, found.participation.rounds  # type: ignore[union-attr]
     assert found.stopped == "privacy" and told and told.rounds == len(rounds) < 50
     assert epsilon(1.0, 0.2, told.rounds, 1e-4) <= 3.0 < epsilon(1.0, 0.2, told.rounds + 1, 1e-4)
+    there = tmp_path / "there.csv"
+    there.write_text("".join(f"{client},2m,9h\n" for client in range(30)))
+    late = run(
+        task, "fedavg + dp(noise=1, delta=1e-4)", clients=30, per_round=6, rounds=told.rounds + 1, epsilon=3.0,
+        availability=there,
+    )  # fmt: skip
+    assert late.stopped == "privacy" and late.participation and late.participation.not_begun > 0
     without = run(task, "fedavg + dp(noise=1, delta=1e-4)", clients=30, per_round=6, rounds=3)
     assert without.stopped == "budget" and without.privacy and without.privacy.limit is None
 

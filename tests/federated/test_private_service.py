@@ -159,7 +159,7 @@ def test_the_budget_of_noise_survives_the_death_of_a_service(four: RealRun) -> N
     assert ended(again, 300) == 0 and [ended(client, 300) for client in clients] == [0] * 4
     told = four.result()
     assert told["stopped"] == "privacy" and told["privacy"]["rounds"] == 4 and told["privacy"]["epsilon"] <= 8
-    assert len(told["participation"]["rounds"]) == 3 and told["privacy"]["randomness"] == "operating system"
+    assert told["participation"]["committed"] == 3 and told["privacy"]["randomness"] == "operating system"
 
 
 def test_a_round_is_kept_as_spent_before_its_clients_are_configured() -> None:

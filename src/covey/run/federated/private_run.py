@@ -114,7 +114,7 @@ class PrivateRun:
             told.rounds = sum(rounds for _, _, rounds in budget.spent)
             told.epsilon = (budget.used if covered.noise else math.inf) if told.rounds else 0.0
             told.limit = budget.epsilon if math.isfinite(budget.epsilon) else None
-            if result.stopped == "budget" and len(log.rounds) < asked.rounds and not self.spending.left:
+            if result.stopped == "budget" and log.begun < asked.rounds and not self.spending.left:
                 result.stopped = "privacy"
         result.privacy = told
 
