@@ -91,7 +91,7 @@ class RealRun:
     def port(self) -> str:
         """Where the service listens, as soon as it does."""
         file = self.folder / "endpoint"
-        awaited(file.exists, 60, "the service to listen")
+        awaited(file.exists, 300, "the service to listen")
         return file.read_text()
 
     def serve(self, listen: str = "127.0.0.1:0", **options: Any) -> BaseProcess:
@@ -162,7 +162,7 @@ def awaited(done: Callable[[], object], seconds: float, what: str) -> None:
         time.sleep(0.02)
 
 
-def ended(process: BaseProcess, seconds: float = 60) -> int:
+def ended(process: BaseProcess, seconds: float = 300) -> int:
     """The exit code of a process, which must end by itself."""
     process.join(seconds)
     assert process.exitcode is not None, f"{process.name} did not end in {seconds:g} s"

@@ -44,7 +44,7 @@ def test_a_killed_client_drops_out_and_its_round_goes_on(four: RealRun) -> None:
     clients = [four.join(client) for client in range(3)]
     with closing(four.dial(3)) as link:
         link.send(COORDINATOR, CheckIn())
-        awaited(lambda: any(isinstance(one, Configuration) for one in link.poll(1)), 60, "the model")
+        awaited(lambda: any(isinstance(one, Configuration) for one in link.poll(1)), 300, "the model")
     began = time.monotonic()
     assert ended(service) == 0 and time.monotonic() - began < 40
     assert [ended(client) for client in clients] == [0] * 3
@@ -59,7 +59,7 @@ def test_a_service_that_is_killed_goes_on_between_rounds(four: RealRun) -> None:
     first = four.serve(per_round=4, rounds=rounds, checkpoint=kept)
     port = four.port
     clients = [four.join(client) for client in range(4)]
-    awaited(lambda: (four.folder / "states").exists() and four.states()[-1][0] >= 2, 60, "two rounds")
+    awaited(lambda: (four.folder / "states").exists() and four.states()[-1][0] >= 2, 300, "two rounds")
     first.kill()
     first.join()
     before = four.states()
@@ -78,7 +78,7 @@ def test_ctrl_c_ends_a_service_and_a_client_well(four: RealRun) -> None:
     service = four.serve(per_round=4, rounds=1000, save=four.folder / "model.safetensors")
     clients = [four.join(client) for client in range(4)]
     said = four.folder / "said0"
-    awaited(lambda: said.exists() and "round 3" in said.read_text(), 60, "two rounds")
+    awaited(lambda: said.exists() and "round 3" in said.read_text(), 300, "two rounds")
     for process in (clients[0], service):
         assert process.pid
         os.kill(process.pid, signal.SIGINT)
@@ -96,11 +96,11 @@ def killed_at_random(run: RealRun, rounds: int, killed: int, seed: int) -> None:
         checkpoint=run.folder / "kept", strategy="fedavg(epochs=4)",
     )  # fmt: skip
     clients = [run.join(client) for client in range(run.clients)]
-    awaited(lambda: (run.folder / "states").exists() and run.states()[-1][0] >= 2, 60, "two rounds")
+    awaited(lambda: (run.folder / "states").exists() and run.states()[-1][0] >= 2, 300, "two rounds")
     for victim in chance.sample(clients, killed):
         time.sleep(chance.uniform(0.0, 0.3))
         victim.kill()
-    assert ended(service, 120) == 0
+    assert ended(service, 300) == 0
     told, states = run.result()["participation"], run.states()
     begun = [record for record in told["rounds"] if record["state"] != "not begun"]
     assert len(begun) == rounds and [number for number, _ in states] == list(range(rounds + 1))
