@@ -32,6 +32,8 @@ def test_inputs_of_the_schema_are_read() -> None:
     assert InputSchema((), "float64").read(b'{"input": 0.1}').item() == 0.1
     assert InputSchema((2,), "bool").read(b'{"input": [true, false]}').tolist() == [True, False]
     assert InputSchema((1,), "uint8").read(b'{"input": [255]}').tolist() == [255]
+    assert InputSchema((1,) * 6, "float32").read(b'{"input": [[[[[[3]]]]]]}').item() == 3
+    assert PICTURE.read(b'{"input": [[true, 2], [3, 3.4028235e38]]}')[1, 1].isfinite()
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from covey.decoding import WireFormat
 from covey.errors import WireError
@@ -19,7 +16,20 @@ from covey.inference.front_driver import FrontDriver
 from covey.inference.replicas.replica_pool import ReplicaPool
 from covey.inference.schema import InputSchema
 
+# What an ASGI server hands to an application.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Mapping[bytes, bytes]  # of a request, by their names in small letters
+Answer = tuple[int, Any]  # a status, and what becomes JSON
+
 _json = msgspec.json.Encoder().encode
+JSON = b"application/json"
+EXTRA: Mapping[int, tuple[bytes, bytes]] = {  # headers of answers with these statuses
+    429: (b"retry-after", b"1"),
+    408: (b"connection", b"close"),  # the rest of its body is not read
+    413: (b"connection", b"close"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,17 +78,18 @@ class Endpoint:
         if scope["type"] != "http":
             return
         try:
-            response = await self._answer(scope, Headers(scope=scope), receive)
+            status, content = await self._answer(scope, dict(scope["headers"]), receive)
         except RequestRefused as refused:
-            response = _json_answer(refused.status, refused.content)
-            if refused.status == 429:
-                response.headers["retry-after"] = "1"
-            if refused.status in (408, 413):  # the rest of its body is not read
-                response.headers["connection"] = "close"
-        await response(scope, receive, send)
+            status, content = refused.status, refused.content
+        body = _json(content)
+        headers = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
+        if status in EXTRA:
+            headers.append(EXTRA[status])
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
-        if self._settings.token and not _knows(headers.get("authorization", ""), self._settings.token):
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
+        if self._settings.token and not _knows(headers.get(b"authorization", b""), self._settings.token):
             raise RequestRefused(401, {"error": "send the token: Authorization: Bearer TOKEN"})
         match scope["method"], scope["path"]:
             case "POST", "/predict":
@@ -86,17 +97,17 @@ class Endpoint:
             case "POST", "/feedback":
                 return await self._judge(headers, receive)
             case "GET", "/schema":
-                return _json_answer(200, {"model": self._model, **self._schema.explain()})
+                return 200, {"model": self._model, **self._schema.explain()}
             case "GET", "/health":
                 there = len(self._pool.present)
-                return _json_answer(200 if there else 503, {"model": self._model, "replicas": there})
+                return 200 if there else 503, {"model": self._model, "replicas": there}
             case "GET", "/stats":
-                return _json_answer(200, statistics(self._driver, self._pool, self._models))
+                return 200, statistics(self._driver, self._pool, self._models)
         raise RequestRefused(
             404, {"error": "there are POST /predict, POST /feedback, GET /schema, GET /health and GET /stats"}
         )
 
-    async def _predict(self, headers: Headers, receive: Receive) -> Response:
+    async def _predict(self, headers: Headers, receive: Receive) -> Answer:
         body = await _body(headers, receive, self._settings)
         try:
             row = self._schema.read(body)
@@ -108,9 +119,9 @@ class Endpoint:
         told: dict[str, Any] = {"output": answered.row.parts[0].tolist(), "model": self._models[answered.version]}
         if len(self._models) > 1:
             told |= {"id": answered.ticket, "confidence": answered.confidence}
-        return _json_answer(200, told)
+        return 200, told
 
-    async def _judge(self, headers: Headers, receive: Receive) -> Response:
+    async def _judge(self, headers: Headers, receive: Receive) -> Answer:
         body = await _body(headers, receive, self._settings)
         try:
             given = judgements.read(body, "the client")
@@ -118,7 +129,7 @@ class Endpoint:
         except WireError as error:
             raise RequestRefused(422, {"error": str(error)}) from None
         self._driver.judge(given.id, given.loss, given.label)
-        return _json_answer(200, {})
+        return 200, {}
 
 
 def statistics(driver: FrontDriver, pool: ReplicaPool, models: Sequence[str]) -> dict[str, Any]:
@@ -139,12 +150,11 @@ def _percentile(times: list[float], share: float) -> float | None:
 
 async def _body(headers: Headers, receive: Receive, settings: EdgeSettings) -> bytes:
     # A page in a browser may send other types to any address without asking first.
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON:
         raise RequestRefused(415, {"error": "send JSON, with Content-Type: application/json"})
-    large = RequestRefused(413, {"error": f"a body may have {settings.body} bytes"})
-    announced = headers.get("content-length", "0")
-    if not announced.isdecimal() or int(announced[:20]) > settings.body:
-        raise large
+    announced = headers.get(b"content-length", b"0")
+    if not announced.isdigit() or int(announced[:20]) > settings.body:
+        raise _too_large(settings)
     body, more = b"", True
     try:
         async with asyncio.timeout(settings.patience):
@@ -154,15 +164,15 @@ async def _body(headers: Headers, receive: Receive, settings: EdgeSettings) -> b
                     raise RequestRefused(400, {"error": "the client hung up"})
                 body, more = body + message.get("body", b""), message.get("more_body", False)
                 if len(body) > settings.body:
-                    raise large
+                    raise _too_large(settings)
     except TimeoutError:
         raise RequestRefused(408, {"error": f"the body did not come within {settings.patience:g} s"}) from None
     return body
 
 
-def _knows(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode())
+def _too_large(settings: EdgeSettings) -> RequestRefused:
+    return RequestRefused(413, {"error": f"a body may have {settings.body} bytes"})
 
 
-def _json_answer(status: int, content: Mapping[str, Any]) -> Response:
-    return Response(_json(content), status, media_type="application/json")
+def _knows(given: bytes, token: str) -> bool:
+    return secrets.compare_digest(given, f"Bearer {token}".encode())

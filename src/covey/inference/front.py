@@ -38,7 +38,10 @@ async def front(node: Node, settings: FrontSettings, choice: VersionChoice | Non
         now = await node.now()
         if isinstance(message, InferenceFeedback):
             choice.learn(message)
-        for answer in answers(message, desks, choice, now, node.rng):
+        found = [*answers(message, desks, choice, now, node.rng)]
+        while more := node.receive_nowait(InferenceRequest):  # requests that came at once go into one batch
+            found += answers(more, desks, choice, now, node.rng)
+        for answer in found:
             await node.send(CLIENTS, answer)
         if isinstance(message, LoadQuestion):
             await node.send(message.sender, desks[message.sender.rank].load())

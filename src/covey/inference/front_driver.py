@@ -46,6 +46,7 @@ class FrontDriver:
         self._asked: dict[int, asyncio.Future[InferenceAnswer]] = {}
         self._tickets = count()
         self._alarm: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
         self._loop = RoleLoop(self._send, Instrument())
         self._loop.noted = self._noted
         self.choice = choice or OneVersion()
@@ -65,7 +66,8 @@ class FrontDriver:
         self._asked[ticket] = future
         try:
             key = key_of(row) if self._settings.cache else ""
-            self.deliver(InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS))
+            self._loop.deliver(FRONT, InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS))
+            self._soon = self._soon or clock.call_soon(self._asked_together)
             answer = await future
         finally:
             self._asked.pop(ticket, None)  # a client that has hung up waits for nothing
@@ -84,8 +86,9 @@ class FrontDriver:
         self._go_on()
 
     def close(self) -> None:
-        if self._alarm:
-            self._alarm.cancel()
+        for handle in (self._alarm, self._soon):
+            if handle:
+                handle.cancel()
         self._loop.close()
 
     def _go_on(self) -> None:
@@ -97,6 +100,11 @@ class FrontDriver:
                 return
             self._alarm.cancel()
         self._alarm = clock.call_later(pause, self._alarmed)
+
+    def _asked_together(self) -> None:
+        """The front goes on when all requests that have just come were read: together they are one batch."""
+        self._soon = None
+        self._go_on()
 
     def _alarmed(self) -> None:
         self._alarm = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +15,20 @@ from covey.decoding import WireFormat
 from covey.errors import WireError
 from covey.message import DTYPES, raw
 
-_bodies: WireFormat[dict[str, Any]] = WireFormat("JSON object", dict[str, Any], "json", most=1 << 28)
+MOST = 1 << 28  # bytes of a body
+_bodies: WireFormat[dict[str, Any]] = WireFormat("JSON object", dict[str, Any], "json", most=MOST)
+
+
+def _number_bodies(depth: int) -> WireFormat[Any]:
+    """Bodies whose input is a list of lists of numbers, this deep."""
+    numbers: Any = float
+    for _ in range(depth):
+        numbers = list[numbers]  # type: ignore[valid-type]  # it is a value here
+    kind = msgspec.defstruct("NumberBody", [("input", numbers)], forbid_unknown_fields=True)
+    return WireFormat(f"JSON object of numbers, {depth} deep", kind, "json", most=MOST)
+
+
+_NUMBERS: Final = [_number_bodies(depth) for depth in range(5)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,8 @@ class InputSchema:
 
     def read(self, body: bytes) -> Tensor:
         """The input that a body has; WireError with what is expected if it has none."""
+        if (row := self._numbers(body)) is not None:
+            return row
         found = _bodies.read(body, "the client")
         if set(found) != {"input"}:
             raise WireError(f"the object must have `input`, and nothing else; it has {sorted(found)[:5]}")
@@ -45,6 +62,18 @@ class InputSchema:
         if not bool(row.isfinite().all()):
             raise WireError(f"`input` has numbers that are too large for {self.dtype}")
         return row
+
+    def _numbers(self, body: bytes) -> Tensor | None:
+        """The same in a quarter of the time, of the usual body: nothing but finite floats of the right shape."""
+        if self.dtype not in ("float32", "float64") or len(self.shape) >= len(_NUMBERS):
+            return None
+        try:
+            given = np.array(_NUMBERS[len(self.shape)].read(body).input)
+        except (WireError, ValueError):  # whoever reads it the long way says why
+            return None
+        with np.errstate(over="ignore"):
+            row = given.astype(self.dtype)
+        return torch.from_numpy(row) if row.shape == self.shape and np.isfinite(row).all() else None
 
     def _whole(self, row: Tensor, kind: torch.dtype) -> Tensor:
         """The same as integers or truth values, if that changes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -75,11 +76,10 @@ class ServeWishes:
 def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], say: Callable[[str], None]) -> None:
     """Answer requests until the process is told to end; `show` is told the address, `say` what else there is to say."""
     try:
-        import starlette
         import uvicorn
     except ModuleNotFoundError as error:
-        raise PlanError(f"serving needs {error.name}: pip install 'covey[page]'") from None
-    assert starlette and uvicorn
+        raise PlanError(f"serving needs {error.name}: pip install 'covey[serve]'") from None
+    assert uvicorn
     place.check()
     with listening(wishes.host, wishes.port, "something else may listen there") as listener:
         local = ip_address(listener.getsockname()[0]).is_loopback
@@ -94,7 +94,17 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
             places = (place, *wishes.also)
             forks = [open_ones.enter_context(closing(ReplicaForks(one, threads, trial))) for one in places]
             schema = common_schema(places, say)
-            asyncio.run(_serve(places, schema, wishes, listener, token, forks, show))
+            with asyncio.Runner(loop_factory=_event_loops()) as runner:
+                runner.run(_serve(places, schema, wishes, listener, token, forks, show))
+
+
+def _event_loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes event loops: uvloop, which takes half the time of asyncio's own, where it is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ModuleNotFoundError:
+        return None
+    return new_event_loop
 
 
 def common_schema(places: Sequence[ModelPlace], say: Callable[[str], None]) -> InputSchema:
@@ -129,8 +139,8 @@ async def _serve(
         certificate, key = wishes.certificate or (None, None)
         settings = uvicorn.Config(
             Endpoint([place.name for place in places], schema, driver, pool, edge), log_level="critical",
-            lifespan="off", ws="none", server_header=False, access_log=False, timeout_graceful_shutdown=5,
-            limit_concurrency=CONNECTIONS, ssl_certfile=certificate, ssl_keyfile=key,
+            lifespan="off", ws="none", server_header=False, proxy_headers=False, access_log=False,
+            timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS, ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
         name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
         address = f"http{'s' if certificate else ''}://{name}:{listener.getsockname()[1]}"
@@ -141,6 +151,7 @@ async def _serve(
         show(address)
         if token and not wishes.token:
             show(f"token: {token}")
+        gc.freeze()  # what is there now stays: looking through all of torch again and again delays answers
         await _until_told(uvicorn.Server(settings), listener, pool)
     finally:
         pool.close()

@@ -102,6 +102,7 @@ class RoleLoop:
         self.wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was computed
         self._send, self._watch = send, watch
         self._began = time.monotonic() - before
+        self._computes = False  # whether anything was ever computed
         self._ready: deque[tuple[LoopRole, Any]] = deque()
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._computed: deque[tuple[LoopRole, Future[Any], Callable[[Any], Any], float]] = deque()
@@ -143,7 +144,7 @@ class RoleLoop:
 
     def compute(self, role: LoopRole, work: Callable[[], Any], then: Callable[[Any], Any]) -> object:
         """Run something on the compute thread; its role goes on with what `then` makes of the answer."""
-        begin, future = self.now, self._compute.submit(work)
+        begin, future, self._computes = self.now, self._compute.submit(work), True
 
         def computed(_: Future[Any]) -> None:
             self._computed.append((role, future, then, begin))
@@ -217,6 +218,8 @@ class RoleLoop:
                 self._wake(role, None)
 
     def _collect(self) -> None:
+        if not self._computes:
+            return
         with suppress(BlockingIOError):
             os.eventfd_read(self.wakeup)
         while self._computed:

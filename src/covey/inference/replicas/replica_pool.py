@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from covey.errors import CoveyError, RoleFailed, WireError
 from covey.inference.messages import EndReplica, ReplicaLost, ReplicaReady, RetireReplica, StartReplica
@@ -130,8 +130,7 @@ class _ReplicaConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are no subclasses
 
     def data_received(self, data: bytes) -> None:
         try:
