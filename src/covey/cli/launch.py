@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from covey.cli import options
 from covey.cli.errors import explained
+from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import grouped
 from covey.cli.training import ShownRequest, check_names, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
@@ -52,7 +53,7 @@ def command(
     keeping: options.KeepFlags,
     network: options.HostFlags,
     log: options.Log = None,
-    record: options.RecordFlags,
+    record: RecordAndModelFlags,
     profile: options.Profile = None,
     output: options.OutputFlags,
 ) -> None:
@@ -73,7 +74,7 @@ def command(
         if not script.is_file():
             raise PlanError(f"there is no file {script}; give the Python script that calls covey.join")
         kept_in = record.folder
-        refuse_early(request, keeping, stall=processes.stall)
+        refuse_early(request, keeping, record.register, stall=processes.stall)
         check_names(team.strategy, team.plugin)
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
@@ -84,6 +85,6 @@ def command(
             lambda watcher: launch(
                 script, own, team.strategy, team.workers, servers=team.servers, steps=steps, command=request.command,
                 watcher=watcher, log=log or (), runs=kept_in, profiled=profile is not None,
-                **processes.arguments(), **keeping.arguments(), **network.arguments(),
+                **processes.arguments(), **keeping.arguments(), **network.arguments(), **record.models,
             ),
         )  # fmt: skip

@@ -42,6 +42,7 @@ from covey.simulate import Cluster
 from covey.simulate.faults import FaultPlan
 from covey.spec import parse_call
 from covey.spec.worker_range import parse_workers
+from covey.store.data_hash import data_hash
 from covey.task import Task
 from covey.task.arguments import checked
 
@@ -218,8 +219,9 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
     cluster = repr(given.virtual.cluster) if given.virtual.cluster else ""
     with listening(given, lambda: facts(asked, engine), asked.name, asked.callbacks, cluster) as listeners:
         record = listeners.record.path.name if listeners and listeners.record else ""
-        asked = replace(asked, origin=origin_of(asked, engine, record))
-        registration = Registration.of(asked, cluster)
+        origin = origin_of(given, asked.strategy.text, len(asked.plan.limits), engine, record)
+        asked = replace(asked, origin=origin)
+        registration = Registration.of(given, asked.name, partial(data_hash, asked.task), cluster=cluster)
         if listeners:
             kept, left = listeners.kept, listeners.left
             asked = replace(asked, options=listeners.heard(given), scored=listeners.scored, kept=kept, left=left)

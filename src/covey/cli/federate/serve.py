@@ -10,6 +10,7 @@ import typer
 from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.federate.simulate import Epsilon, FederatedRoundFlags, FederatedStrategy, SavedModel, ScoreRounds
+from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import flag
 from covey.cli.training import ShownRequest, importing, refuse_early, train
 
@@ -37,7 +38,7 @@ def command(
         flag("--checkpoint", "DIR", "Keep the service here between rounds; go on from what is there.", options.KEEP),
     ] = None,
     log: options.Log = None,
-    record: options.RecordFlags,
+    record: RecordAndModelFlags,
     output: options.OutputFlags,
 ) -> None:
     """Train a task with clients that dial in from their own machines.
@@ -55,7 +56,7 @@ def command(
             strategy=strategy, workers=max(1, clients), engine="served", until=until, output=output,
             files={"model": save, "checkpoint": checkpoint}, called="client",
         )  # fmt: skip
-        refuse_early(request)
+        refuse_early(request, register=record.register)
         with importing(output.voice):
             from covey.run.federated.federated_options import RoundOptions
             from covey.run.federated.serving import serve
@@ -73,6 +74,6 @@ def command(
                 task, strategy, listen=listen, keys=keys, rounds=count, waits=RoundOptions(**given), until=until,
                 score_every=score_every, seed=seed, save=save, checkpoint=checkpoint, epsilon=epsilon,
                 identities=identities, command=request.command,
-                watcher=watcher, log=log or (), runs=record.folder, listens=listens,
+                watcher=watcher, log=log or (), runs=record.folder, listens=listens, **record.models,
             ),
         )  # fmt: skip

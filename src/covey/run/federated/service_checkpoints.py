@@ -23,9 +23,11 @@ from covey.errors import CheckpointError
 from covey.federated.messages import COORDINATOR
 from covey.membership import Life
 from covey.model.replica import Replica
+from covey.observe.facts import RunOrigin
 from covey.observe.membership import RoundLog, RoundRecord
 from covey.observe.referee import Referee
 from covey.observe.tally import Tally, Teller
+from covey.run.kept import after
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class ServiceCheckpoints:
         self._task, self._refusals = task, refusals
         self._failed = False  # the last one could not be written
 
+    @property
+    def origins(self) -> list[RunOrigin]:
+        """The runs so far, the first one first."""
+        return self._here.origins
+
     def found(self, replica: Replica, log: RoundLog, judge: Referee) -> tuple[RoleState, list[Tally]] | None:
         """Take over the newest checkpoint, if there is one: the role's state, and what was counted before."""
         if not self.directory.all():
@@ -80,6 +87,7 @@ class ServiceCheckpoints:
                 f"{place} is of a run with another task file (they differ by their SHA-256): use the same file, or "
                 "another folder"
             )
+        self._here = after(run, self._here)
         state = RoleState.read(place, COORDINATOR)
         restore(replica, state.replica)
         for reason, times in kept.refused.items():

@@ -18,6 +18,7 @@ from covey.run.federated.enrolled_clients import EnrolledClients
 from covey.run.federated.federated_options import RoundOptions, read_strategy
 from covey.run.federated.federated_request import FederatedRequest, facts, refuse_private, round_terms
 from covey.run.options import Options
+from covey.run.registering.register_options import check_store
 from covey.run.saving import check_save
 from covey.scoring import target_of
 from covey.simulate.population import Population
@@ -41,6 +42,8 @@ def service_request(
     terms = round_terms(chosen, waits, len(clients.welcome()))
     privacy = _noise(chosen, clients, waits.per_round, rounds, epsilon)
     check_save(given.output.save)
+    given.models.check()
+    check_store(given.models, given.output.runs)
     loaded = load_task(task)
     refuse_settings(loaded)
     refuse_private(chosen, loaded, False)

@@ -27,6 +27,7 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
+from covey.observe.facts import RunOrigin
 from covey.observe.instruments import Instrument
 from covey.observe.membership import RoundLog
 from covey.observe.progress import Watcher
@@ -40,10 +41,12 @@ from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
 from covey.run.federated.service_news import ServiceNews
-from covey.run.federated.service_request import going_on, known_identities, service_facts, service_request
+from covey.run.federated.service_request import SERVED, going_on, known_identities, service_facts, service_request
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, at_least_one
 from covey.run.options import Options
+from covey.run.registering.register_options import RegisterOptions
+from covey.run.registering.registration import Registration, origin_of
 from covey.run.saving import Place, save_model
 from covey.run.simulated import failing
 from covey.simulate.population import CLIENT
@@ -71,6 +74,8 @@ def serve(
     log: Sequence[str] = (),
     runs: str | Path | Literal[False] | None = None,
     listens: Callable[[str], None] = lambda endpoint: None,
+    register: str | None = None,
+    store: str | Path | None = None,
 ) -> Result:
     """Train a task with clients that dial in (docs/federated.md).
 
@@ -93,6 +98,8 @@ def serve(
         log: Loggers.
         runs: Record the run in a new folder in this one. False: no record.
         listens: Hears where the service listens, when it does.
+        register: Keep the model as the next version of this name.
+        store: The folder of registered models.
     """
     at_least_one(rounds=rounds, score_every=score_every)
     folder = KeyFolder(Path(keys))
@@ -100,6 +107,7 @@ def serve(
     given = Options(
         engine="simulated", training=TrainingOptions(seed=seed),
         output=OutputOptions(save=save, command=command, watcher=watcher, log=log, runs=runs),
+        models=RegisterOptions(register=register, store=store),
     )  # fmt: skip
     asked = service_request(task, strategy, clients, rounds, waits or RoundOptions(), until, epsilon, given)
     directory = known_identities(asked.strategy, clients, identities)
@@ -108,10 +116,15 @@ def serve(
         says=(), largest=0,
     )  # fmt: skip
     with listening(given, lambda: service_facts(asked), asked.name, asked.task.callbacks) as listeners, failing():
+        record = listeners.record.path.name if listeners and listeners.record else ""
+        origin = origin_of(given, asked.text, len(clients.welcome()), SERVED, record)
+        registration = Registration.of(given, task, lambda: ("", "what the clients have, which stays with them"))
         heard = replace(asked, options=listeners.heard(given)) if listeners else asked
         private = PrivateRun.served(heard, directory, SystemSource())
-        serving = Serving(heard, private, clients, terms, task_hash(task), listens)
+        serving = Serving(heard, private, clients, terms, task_hash(task), listens, origin)
         result = serving.run(score_every, listeners.scored if listeners else None, checkpoint)
+        if registration:
+            registration.register(result)
         if listeners:
             listeners.concluded(result)
         return result
@@ -122,10 +135,10 @@ class Serving:
 
     def __init__(
         self, asked: FederatedRequest, private: PrivateRun, clients: EnrolledClients, terms: PortTerms, task: str,
-        listens: Callable[[str], None],
+        listens: Callable[[str], None], origin: RunOrigin,
     ) -> None:  # fmt: skip
         self.asked, self.clients, self.terms, self._task, self._listens = asked, clients, terms, task, listens
-        self.private = private
+        self.private, self.origins = private, [origin]
         self.refusals, self._shown = Refusals(), Refusals()
         self._reports = RefusedReports(self.refusals, clients)
         self._over = False
@@ -144,6 +157,7 @@ class Serving:
         kept = self._checkpoints(Path(checkpoint)) if checkpoint else None
         with kept.directory if kept else nullcontext(), interruptible(interrupt):
             before = kept.found(replica, log, judge) if kept else None
+            self.origins = kept.origins if kept else self.origins
             state, tallies = before or (None, [])
             wishes = ServiceWishes(
                 judge=judge, score=score.score if asked.task.evaluate else None,
@@ -234,7 +248,7 @@ class Serving:
         asked = self.asked
         return RunRecord(
             strategy=asked.text, workers=1, servers=0, seed=asked.options.training.seed, samples=0,
-            batch_size=asked.task.batch_size, limits=[asked.rounds], clock="real",
+            batch_size=asked.task.batch_size, limits=[asked.rounds], clock="real", origins=self.origins,
         )  # fmt: skip
 
     def _watching(self, judge: RoundReferee) -> list[Instrument]:
@@ -255,6 +269,7 @@ class Serving:
         result.roles.pop(f"{CLIENT}s 0", None)
         score.assemble(outcome.snapshots)
         result.keep_weights(score.state())
+        result.keep_origins(self.origins)
         if unsaved := save_model(result, self.asked.options.output.save):
             raise unsaved
         return result

@@ -50,6 +50,8 @@ from covey.run.options import Options
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
+from covey.run.registering.register_options import RegisterOptions, check_store
+from covey.run.registering.registration import Registration, origin_of
 from covey.run.request import facts_of, threads_each
 from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.saving import check_save, save_model
@@ -90,6 +92,8 @@ def launch(
     log: Sequence[str] = (),
     profiled: bool = False,
     runs: str | os.PathLike[str] | Literal[False] | None = None,
+    register: str | None = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run a script on every role of a strategy; each calls `covey.join` where its training begins.
 
@@ -105,6 +109,7 @@ def launch(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
         output=OutputOptions(save=save, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs),
+        models=RegisterOptions(register=register, store=store),
     )
     return launch_with(script, arguments, strategy, workers, asked)
 
@@ -130,6 +135,8 @@ def launch_with(
         if not path.is_file():
             raise PlanError(f"there is no script {script}")
         check_save(asked.output.save)
+        asked.models.check()
+        check_store(asked.models, asked.output.runs)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
         loop = loop_of(wanted, strategy, workers, asked, asked.processes.threads or threads_each(workers))
         return _heard(loop, lambda loop: lead(loop, lambda: _processes(engine, loop), Interrupt()))
@@ -148,10 +155,17 @@ def _heard(loop: Loop, train: Callable[[Loop], Result]) -> Result:
         return facts_of(loop.strategy, given, loop.script.name, given.engine, loop.plan.limits, loop.threads)
 
     with listening(given, known, loop.script.path) as listeners:
-        if listeners is None:
-            return train(loop)
-        result = train(replace(loop, options=listeners.heard(given), kept=listeners.kept, left=listeners.left))
-        listeners.concluded(result)
+        record = listeners.record.path.name if listeners and listeners.record else ""
+        origin = origin_of(given, loop.strategy.text, len(loop.plan.limits), given.engine, record)
+        loop = replace(loop, origins=(origin,))
+        registration = Registration.of(given, loop.script.path, lambda: ("", "what the script reads"), builds=False)
+        if listeners:
+            loop = replace(loop, options=listeners.heard(given), kept=listeners.kept, left=listeners.left)
+        result = train(loop)
+        if registration:
+            registration.register(result)
+        if listeners:
+            listeners.concluded(result)
         return result
 
 
@@ -167,6 +181,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
     """Run the loop with the processes of an engine, until all have ended."""
     given = loop.options
     kept, run = kept_run(given.checkpoints, loop.run)
+    loop = replace(loop, origins=(*run.origins, *loop.origins)) if run else loop
     checkpoints = checkpoints_of(given.checkpoints)
     first = Lead.of(given, checkpoints)
     restarts = Restarts(given, checkpoints, interrupt, len(loop.plan.limits), log=first.membership(loop.left))
@@ -175,6 +190,7 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
             Attempt(kept, run, log=restarts.failures.log),
             lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt),
         )
+        result.keep_origins(list(loop.origins))
         return first.finish(result)
 
 

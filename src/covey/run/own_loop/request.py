@@ -11,6 +11,7 @@ from covey.checkpoint import RunRecord
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
+from covey.observe.facts import RunOrigin
 from covey.observe.membership import MembershipEvent
 from covey.run.checks import check_rebirth_of_loops
 from covey.run.options import Options
@@ -42,6 +43,7 @@ class Loop:
     world: bool = False  # it joins one that has started the script already
     kept: Callable[[Path], None] | None = None  # is told of each checkpoint
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on
+    origins: tuple[RunOrigin, ...] = ()  # the runs that it goes on from, and itself
 
     @property
     def run(self) -> RunRecord:
@@ -50,7 +52,7 @@ class Loop:
         return RunRecord(
             strategy=self.strategy.text, workers=len(self.plan.limits), servers=servers,
             seed=self.options.training.seed, samples=0, batch_size=0, limits=list(self.plan.limits), loop=True,
-            clock="real",
+            clock="real", origins=list(self.origins),
         )  # fmt: skip
 
     @property

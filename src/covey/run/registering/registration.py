@@ -6,26 +6,25 @@ import os
 import secrets
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from covey.errors import CoveyError, SaveError
 from covey.names import option
 from covey.observe.facts import RunFacts, RunOrigin
 from covey.observe.result import OURS, Result
+from covey.run.options import Options
 from covey.run.record import folder_of_runs, origin_of_task
-from covey.run.request import Request
-from covey.store.data_hash import data_hash
 from covey.store.lineage import parent_of
 from covey.store.model_store import ModelStore, folder_of_store
 from covey.store.versions import ModelOrigin
 
 
-def origin_of(asked: Request, engine: str, record: str) -> RunOrigin:
+def origin_of(given: Options, strategy: str, workers: int, engine: str, record: str) -> RunOrigin:
     """What lineages say of a run that is about to begin."""
     return RunOrigin(
         key=secrets.token_hex(8), record=record, began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        command=asked.options.output.command, strategy=asked.strategy.text, engine=engine,
-        workers=len(asked.plan.limits), seed=asked.options.training.seed,
+        command=given.output.command, strategy=strategy, engine=engine, workers=workers, seed=given.training.seed,
     )  # fmt: skip
 
 
@@ -42,15 +41,17 @@ class Registration:
     cluster: str
 
     @classmethod
-    def of(cls, asked: Request, cluster: str) -> Registration | None:
-        """None where the model is not to be registered."""
-        given = asked.options.models
-        if given.register is None:
+    def of(
+        cls, given: Options, file: str, data: Callable[[], tuple[str, str]], *, cluster: str = "", builds: bool = True
+    ) -> Registration | None:
+        """None where the model is not to be registered; `builds` if the file has a task that builds the model."""
+        name = given.models.register
+        if name is None:
             return None
-        folder = folder_of_store(given.store, folder_of_runs(asked.options.output.runs))
-        source, commit = origin_of_task(asked.name)
-        task = os.path.abspath(asked.name) if asked.name else ""
-        return cls(given.register, ModelStore(folder), task, source, commit, data_hash(asked.task), cluster)
+        folder = folder_of_store(given.models.store, folder_of_runs(given.output.runs))
+        source, commit = origin_of_task(file)
+        task = os.path.abspath(file) if file and builds else ""
+        return cls(name, ModelStore(folder), task, source, commit, data(), cluster)
 
     def register(self, result: Result) -> None:
         """Keep the model of a run that is over: the best one, where that was asked for; SaveError if it cannot be."""
