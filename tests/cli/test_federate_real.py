@@ -33,7 +33,7 @@ def test_serve_passes_every_flag_on(
     flags = (
         f"--strategy fedprox(mu=0.1) --keys {keys} --listen :7071 --per-round 5 --rounds 7 --over 1.5 --least 0.6 "
         f"--selection 30s --reporting 2m --no-overlap --seed 3 --until accuracy:0.9 --score-every 2 --checkpoint kept "
-        f"--save {tmp_path}/m.safetensors --log csv:a.csv --no-record"
+        f"--save {tmp_path}/m.safetensors --log csv:a.csv --no-record --register mine --store {tmp_path}/models"
     )
     shown = runner.invoke(app, ["federate", "serve", "task.py:mine", *flags.split()])
     assert shown.exit_code == 0, shown.output
@@ -44,6 +44,7 @@ def test_serve_passes_every_flag_on(
         "task": "task.py:mine", "strategy": "fedprox(mu=0.1)", "listen": ":7071", "keys": keys, "rounds": 7,
         "waits": waits, "until": "accuracy:0.9", "score_every": 2, "seed": 3, "save": tmp_path / "m.safetensors",
         "checkpoint": Path("kept"), "log": ["csv:a.csv"], "runs": False,
+        "register": "mine", "store": tmp_path / "models",
     }  # fmt: skip
 
 

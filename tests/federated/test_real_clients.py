@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from covey.federated.messages import COORDINATOR, CheckIn, Configuration
 from covey.run import federate
+from covey.store.model_store import ModelStore
 from tests.federated.conftest import regression
 from tests.federated.real_run import SLOW_TASK, RealRun, awaited, checkpoints, ended, four, real_run
 
@@ -23,7 +24,10 @@ __all__ = ["four"]
 
 def test_real_clients_train_the_model_that_simulated_ones_do(four: RealRun) -> None:
     """The programs are the same: with equal shares and seeds only the order of additions differs."""
-    service = four.serve(per_round=4, rounds=3, save=four.folder / "model.safetensors", strategy="fedavg(epochs=2)")
+    service = four.serve(
+        per_round=4, rounds=3, save=four.folder / "model.safetensors", strategy="fedavg(epochs=2)", register="crowd",
+        store=four.folder / "models",
+    )  # fmt: skip
     clients = [four.join(client) for client in range(4)]
     assert ended(service) == 0 and [ended(client) for client in clients] == [0] * 4
     simulated = federate(
@@ -31,6 +35,9 @@ def test_real_clients_train_the_model_that_simulated_ones_do(four: RealRun) -> N
     )
     for name, found in load_file(four.folder / "model.safetensors").items():
         assert torch.allclose(found, simulated.weights[name], rtol=0, atol=1e-12)
+    version = ModelStore(four.folder / "models").named("crowd")
+    assert version.tensors.keys() == simulated.weights.keys() and version.origin.data == ""
+    assert [(run.engine, run.workers) for run in version.origin.runs] == [("served", 4)]
     told = four.result()
     assert [one["reports"] for one in told["participation"]["rounds"]] == [4, 4, 4]
     assert told["engine"] == "served" and told["samples"] == 3 * 60 and not told["failures"]

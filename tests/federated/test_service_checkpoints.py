@@ -20,6 +20,7 @@ from covey.federated.messages import COORDINATOR, ClientReport
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
+from covey.observe.facts import RunOrigin
 from covey.observe.membership import RoundLog, RoundRecord
 from covey.observe.tally import Tally, Teller
 from covey.run.federated.round_referee import RoundReferee
@@ -63,6 +64,16 @@ def found(folder: Path, here: RunRecord = HERE) -> tuple[RoleState, list[Tally],
     state = checkpoints(folder, here).found(model, log, judge)
     assert state
     return *state, model, log, judge
+
+
+def test_a_service_goes_on_with_the_lineage_that_it_has_kept(tmp_path: Path) -> None:
+    runs = [RunOrigin(key=key) for key in "ab"]
+    first, second = (msgspec.structs.replace(HERE, origins=[run]) for run in runs)
+    kept(tmp_path, first)
+    service = checkpoints(tmp_path, second)
+    assert service.origins == runs[1:]
+    service.found(replica(), RoundLog(4), RoundReferee(1, None))
+    assert service.origins == runs
 
 
 def test_a_service_goes_on_with_what_it_has_kept(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from covey.errors import CheckpointError, PlanError
 from covey.observe.result import Result
 from covey.run import launch
+from covey.store.model_store import ModelStore
 from tests.real.harness import Room, Watch, differing, fit, interrupt, trained
 
 SCRIPT = """
@@ -60,9 +61,11 @@ def resumed(room: Room, strategy: str, parts: dict[str, str]) -> tuple[Result, R
     whole = train(room, strategy, parts)
     (room.path / "epochs").unlink()
     kept = room.path / "kept"
-    first = train(room, strategy, parts, checkpoint=kept, watcher=Watch(trained(150), interrupt))
+    first = train(room, strategy, parts, checkpoint=kept, watcher=Watch(trained(150), interrupt), command="one")
     assert first.stopped == "interrupted" and 150 <= first.samples < 384
-    second = train(room, strategy, parts, checkpoint=kept, resume=kept)
+    second = train(
+        room, strategy, parts, checkpoint=kept, resume=kept, register="loop", store=room.path / "models", command="two"
+    )
     assert second.stopped == "budget"
     return whole, second
 
@@ -85,6 +88,9 @@ def test_a_resumed_loop_ends_with_the_same_weights(room: Room, case: str) -> Non
     ends = [line.split() for line in (room.path / "epochs").read_text().splitlines()]
     last = [line for line in ends if line[1] == "5"][-2:]
     assert {tuple(line[1:]) for line in last} == {("5", "True", str(STEPS), str(STEPS))}
+    version = ModelStore(room.path / "models").named("loop")
+    assert [run.command for run in version.origin.runs] == ["one", "two"], "the lineage has both"
+    assert second.version == version.text and version.origin.source and not version.origin.task
     begun = {int(line[1]) for line in ends if line[2] == "True"}
     assert begun == set(range(min(begun), 6)) and (min(begun) > 0) == ("epochs" in CASES[case][1])
 
