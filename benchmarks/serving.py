@@ -74,6 +74,7 @@ def covey(model: str, *flags: str) -> Iterator[int]:
         file, port = Path(folder) / "model.safetensors", free_port()
         save_file(seeded(model).state_dict(), file)
         words = ["serve", str(file), "--task", f"{PEERS / 'served_tasks.py'}:{model}", "--port", str(port), *flags]
+        words += ["--runs", folder]
         with listening([sys.executable, "-m", "covey", *words, "--threads", "1"], port):
             yield port
 

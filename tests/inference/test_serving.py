@@ -22,6 +22,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from covey.page.endpoints import EndpointNow, WatchedEndpoints
+
 TASK = '''
 import os, time
 import torch
@@ -53,13 +55,19 @@ task = covey.Task(
 class RunningEndpoint:
     """An endpoint, and its process."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.process, self.port = process, port
+    def __init__(self, process: subprocess.Popen[str], port: int, folder: Path) -> None:
+        self.process, self.port, self.folder = process, port, folder
 
     def replicas(self) -> list[int]:
         """The process numbers of replicas: children of the fork server, which is the endpoint's child."""
         (server,) = children(self.process.pid)
         return children(server)
+
+    def shown(self) -> list[EndpointNow]:
+        """What the live page has of it."""
+        page = WatchedEndpoints(self.folder / "runs")
+        page.look()
+        return page.view
 
     def standing(self) -> tuple[int, int]:
         """How many replicas are ready, and how many were lost."""
@@ -99,13 +107,13 @@ def serving(
     save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
     flags = f"--task picky.py --replicas {replicas} --threads 1 --port 0 --body 10KB --deadline {deadline} {more}"
     words = ["-m", "covey", "serve", "model.safetensors", *flags.split()]
-    environment = {name: value for name, value in os.environ.items() if name != "COVEY_TOKEN"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("COVEY_TOKEN", "COVEY_RUNS")}
     with subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder, env=environment
     ) as process:
         try:
             assert process.stdout is not None
-            yield RunningEndpoint(process, int(process.stdout.readline().rpartition(":")[2]))
+            yield RunningEndpoint(process, int(process.stdout.readline().rpartition(":")[2]), folder)
         finally:
             process.kill()
 
@@ -129,6 +137,7 @@ def test_requests_are_answered_or_refused_with_what_is_expected(endpoint: Runnin
     assert endpoint.ask("POST", "/predict", b'{"input": [1, 2]}', Content_Type="text/plain")[0] == 415
     assert endpoint.ask("GET", "/predict")[0] == endpoint.ask("GET", "/")[0] == 404
     assert endpoint.ask("GET", "/stats")[1]["answers"]["500"] == 1
+    until(lambda: [(one.replicas, one.answers.get("500")) for one in endpoint.shown()] == [(2, 1)])
 
 
 def test_a_body_that_grows_without_being_announced_is_cut_off(endpoint: RunningEndpoint) -> None:
@@ -181,6 +190,7 @@ def test_it_ends_well_and_leaves_no_process(endpoint: RunningEndpoint) -> None:
     replicas = endpoint.replicas()
     endpoint.process.terminate()
     assert endpoint.process.wait(30) == 0
+    assert endpoint.shown() == [], "the page does not show it any more"
     assert len(replicas) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in replicas)
 
 

@@ -21,6 +21,7 @@ from covey.observe.progress import RoleProgress
 from covey.page import server
 from covey.page.cluster import cluster
 from covey.page.connections import MOST
+from covey.page.endpoints import WatchedEndpoints
 from covey.page.folder import EVERY, WatchedFolder
 from covey.page.queue import WatchedQueue
 from covey.page.rows import RunRow
@@ -158,7 +159,8 @@ def test_a_slow_folder_keeps_no_beat_waiting(tmp_path: Path, monkeypatch: pytest
     async def beats(many: int) -> list[int]:
         """How many looks had begun at each."""
         queue = WatchedQueue(tmp_path)
-        found, folder = list[int](), SimpleNamespace(changes=changes, runs=tmp_path, trouble="", queue=queue)
+        drawn = {"queue": queue, "endpoints": WatchedEndpoints(tmp_path)}
+        found, folder = list[int](), SimpleNamespace(changes=changes, runs=tmp_path, trouble="", **drawn)
         async for word in server._words(folder):  # type: ignore[arg-type]
             if word.startswith(b"event: beat") and len(looks) > 1:
                 found.append(len(looks))

@@ -110,7 +110,7 @@ def test_a_model_is_found_by_what_was_made_of_it(tmp_path: Path) -> None:
     store.note_use(first, "onnx", "/elsewhere/model.onnx", hashlib.sha256(b"onnx").hexdigest())
     store.note_use(second, "endpoint", "http://127.0.0.1:8000")
     assert sought(store, str(file)).text == "digits:1", "by its hash, wherever it lies now"
-    assert sought(store, "http://127.0.0.1:8000").text == "digits:2"
+    assert sought(store, "http://127.0.0.1:8000").text == sought(store, "http://127.0.0.1:8000/").text == "digits:2"
     assert sought(store, "record-a").text == "digits:2" and sought(store, "digits:1").text == "digits:1"
     other = tmp_path / "other.onnx"
     other.write_bytes(b"other")

@@ -23,7 +23,7 @@ def _number_bodies(depth: int) -> WireFormat[Any]:
     """Bodies whose input is a list of lists of numbers, this deep."""
     numbers: Any = float
     for _ in range(depth):
-        numbers = list[numbers]  # type: ignore[valid-type]  # it is a value here
+        numbers = list[numbers]
     kind = msgspec.defstruct("NumberBody", [("input", numbers)], forbid_unknown_fields=True)
     return WireFormat(f"JSON object of numbers, {depth} deep", kind, "json", most=MOST)
 

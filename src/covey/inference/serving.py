@@ -8,13 +8,15 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from covey.errors import CoveyError, PlanError
+from covey.inference.endpoint_record import EndpointRecord
 from covey.inference.front_driver import FrontDriver
 from covey.inference.messages import TrialDecided
 from covey.inference.replicas.replica_forks import ReplicaForks
@@ -48,6 +50,7 @@ class ServeWishes:
         certificate: Files with the certificate and the key of TLS.
         token: What clients must send; an address that others can reach needs one, and gets one where none is given.
         body: Bytes that a request may have.
+        runs: The folder of records, in which the live page finds this endpoint; None: it does not.
     """
 
     front: FrontSettings
@@ -61,6 +64,7 @@ class ServeWishes:
     certificate: tuple[Path, Path] | None = None
     token: str = ""
     body: int = 1 << 20
+    runs: Path | None = None
 
     @property
     def scaled(self) -> ScalerSettings | None:
@@ -125,7 +129,7 @@ async def _serve(
 ) -> None:  # fmt: skip
     import uvicorn
 
-    from covey.inference.endpoint import EdgeSettings, Endpoint
+    from covey.inference.endpoint import EdgeSettings, Endpoint, statistics
 
     pool = ReplicaPool(forks)
     driver = FrontDriver(wishes.front, pool.send, wishes.scaled, wishes.choice)
@@ -137,8 +141,9 @@ async def _serve(
         await pool.ready()
         edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token)
         certificate, key = wishes.certificate or (None, None)
+        names = [place.name for place in places]
         settings = uvicorn.Config(
-            Endpoint([place.name for place in places], schema, driver, pool, edge), log_level="critical",
+            Endpoint(names, schema, driver, pool, edge), log_level="critical",
             lifespan="off", ws="none", server_header=False, proxy_headers=False, access_log=False,
             timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS, ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
@@ -152,7 +157,10 @@ async def _serve(
         if token and not wishes.token:
             show(f"token: {token}")
         gc.freeze()  # what is there now stays: looking through all of torch again and again delays answers
-        await _until_told(uvicorn.Server(settings), listener, pool)
+        told = partial(statistics, driver, pool, names)
+        record = EndpointRecord(wishes.runs, address, ", ".join(names), told).kept() if wishes.runs else nullcontext()
+        async with record:
+            await _until_told(uvicorn.Server(settings), listener, pool)
     finally:
         pool.close()
         driver.close()

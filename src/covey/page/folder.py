@@ -18,6 +18,7 @@ from covey.observe import journal
 from covey.observe.facts import FACTS, INSIDE, JOURNAL, RESULT, RecordFacts, read_facts
 from covey.observe.journal import JournalEnd, JournalEvent, JournalMoment, JournalScore
 from covey.observe.progress import Row
+from covey.page.endpoints import WatchedEndpoints
 from covey.page.queue import SeenJob, WatchedQueue, job_folders
 from covey.page.rows import RunRow, changed_since, encodable, finite
 from covey.page.tail import JournalCursor, news
@@ -121,7 +122,7 @@ class WatchedFolder:
 
     def __init__(self, runs: Path) -> None:
         self.runs, self.serial, self.trouble = runs, 0, ""
-        self.queue = WatchedQueue(runs)
+        self.queue, self.endpoints = WatchedQueue(runs), WatchedEndpoints(runs)
         self._seen: dict[str, _SeenRecord | SeenJob] = {}
         self._gone: dict[str, int] = {}  # when rows went away
         self._lock, self._looked = threading.Lock(), 0.0
@@ -149,8 +150,9 @@ class WatchedFolder:
     def _look(self) -> None:
         gone = f"the folder {encodable(str(self.runs))} does not exist (any more)"
         self.trouble = "" if os.path.isdir(self.runs) else gone
-        if self.queue.look():
-            self._next()
+        for drawn in (self.queue, self.endpoints):
+            if drawn.look():
+                self._next()
         there = dict(self._jobs()) or dict(self._records(self.runs))
         for name in [name for name in self._seen if name not in there]:
             del self._seen[name]

@@ -98,7 +98,7 @@ async def _words(folder: WatchedFolder) -> AsyncIterator[bytes]:
                 look = None
                 if now != serial or folder.trouble != trouble:
                     news = {"all": serial < 0, "folder": encodable(str(folder.runs)), "rows": rows, "gone": gone}
-                    news["queue"] = folder.queue.view
+                    news |= {"queue": folder.queue.view, "endpoints": folder.endpoints.view}
                     serial, trouble = now, folder.trouble
                     word = b"data: " + _json(news | {"trouble": trouble}) + b"\n\n"
             if not word and time.monotonic() - spoke > QUIET:

@@ -30,8 +30,9 @@ def sought(store: ModelStore, text: str) -> ModelVersion:
     """The version that is meant: by its name, by a file or endpoint that was made of it, or by a run that made it."""
     everything = store.versions()
     digest = _file_hash(Path(text))
+    address = text.rstrip("/") if "://" in text else text  # browsers write one behind an endpoint
     for version in reversed(everything):
-        if any(use.place == text or (digest and use.hash == digest) for use in version.uses):
+        if any(use.place == address or (digest and use.hash == digest) for use in version.uses):
             return version
     of_run = [one for one in everything if any(text and run.record == text for run in one.origin.runs)]
     if of_run:

@@ -123,7 +123,8 @@ def command(
         str, flag("--replicas", "N|N:N", "Processes that compute, or the fewest and the most of them.", options.RUN)
     ] = "1",
     threads: options.Threads = None,
-    promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, output: options.VoiceFlags,
+    promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, record: options.RecordFlags,
+    output: options.VoiceFlags,
 ) -> None:  # fmt: skip
     """Answer requests with a model, in batches that keep an objective.
 
@@ -137,6 +138,7 @@ def command(
         with importing(manner):
             from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
+            from covey.run.record import folder_of_runs
             from covey.simulate.units import parse_duration, parse_size
 
         share, seconds = objective(promise.slo)
@@ -148,7 +150,7 @@ def command(
         wishes = ServeWishes(
             front=front, replicas=replica_range(replicas), share=share, threads=threads, host=edge.host,
             port=edge.port, certificate=files, token=os.environ.get("COVEY_TOKEN", ""),
-            body=int(parse_size(promise.body)),
+            body=int(parse_size(promise.body)), runs=folder_of_runs(record.folder),
         )  # fmt: skip
         place = placed(model, task, store)
         wishes = with_versions(wishes, versions, lambda name: placed(name, task, store))

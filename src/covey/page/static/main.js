@@ -1,6 +1,7 @@
 // The table and the charts follow one stream of server-sent events. Text from records is only ever set as textContent.
 import { drawCharts } from "./charts.js";
 import { drawCluster } from "./cluster.js";
+import { drawEndpoints } from "./endpoints.js";
 import { drawQueue } from "./queue.js";
 import { drawStudy } from "./study.js";
 import { drawTable, find, make, own } from "./table.js";
@@ -116,6 +117,7 @@ function hear(word) {
   find("folder").textContent = word.folder;
   find("trouble").textContent = word.trouble;
   find("trouble").hidden = !word.trouble;
+  drawEndpoints(find("endpoints"), word.endpoints);
   drawQueue(find("queue"), word.queue);
   const runs = [...state.rows.values()].filter((row) => row.kind === "run");
   // the newest, until a person has chosen
