@@ -28,7 +28,6 @@ from tests.worlds import mlp
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
     "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas", "keeper", "standby",
-    "register", "store",
 }  # fmt: skip
 """What a script's own loop decides."""
 
