@@ -61,6 +61,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "resume": {"text", "no text", "none"}, "max_failures": {"none"}, "hosts": {"no text", "none"},
         "place": {"no text"}, "interface": {"no text"}, "command": {"text", "no text"}, "watcher": {"none"},
         "log": {"texts"}, "runs": {"text", "no text", "none"}, "profiled": {"truth"},
+        "register": {"text", "none"}, "store": {"no text", "none"},
     },
     "covey.join": {
         "model": {"module"}, "strategy": {"no text", "none"}, "servers": {"count", "none"}, "seed": {"count", "zero"},
