@@ -6,9 +6,9 @@ import asyncio
 
 import torch
 
-from covey.inference.front import FrontSettings
 from covey.inference.front_driver import FrontDriver
 from covey.inference.messages import AnsweredBatch, ReplicaReady, RequestBatch
+from covey.inference.request_desk import FrontSettings
 from covey.message import Address, Message
 
 REPLICA = Address("replica", 0)
