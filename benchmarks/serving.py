@@ -17,21 +17,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import torch
 from safetensors.torch import save_file
 
 from benchmarks.peers.served_models import MODELS, seeded
 from benchmarks.push_pull import free_port
+from covey.inference import planning
+from covey.inference.request_desk import FrontSettings
+from covey.inference.virtual_service import VirtualService
 
 PEERS = Path(__file__).parent / "peers"
 CORES, CONNECTIONS, TURNS = 2, 64, 5
 SECONDS, TRIAL, WARM_UP = 6, 3, 2
 PATIENCE = 120.0  # seconds for a server to start
+LOADS, VISITORS = (0.3, 0.6, 0.8), 256  # shares of the highest rate; connections, most of which pause at any time
+FRONT = FrontSettings(objective=0.05)  # as `covey serve` has it
 
 Setting = tuple[object, ...]
 GRID: Mapping[str, Sequence[Setting]] = {
@@ -145,7 +151,53 @@ def _spread(found: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     }
 
 
+def predicted(model: str) -> dict[str, Any]:
+    """The 99th percentile at each load, measured by `wrk` and in virtual time over the arrivals that it wrote down."""
+    found: dict[str, Any] = {}
+    with covey(model) as port:
+        load(port, WARM_UP)
+        times, edge, highest = _calibrated(model, port)
+        found["calibrated"] = {"rate": highest, "edge_us": 1e6 * edge, "batch_of_1_ms": 1e3 * times(1)}
+        for share in LOADS:
+            pause = str(1e3 * VISITORS / (share * highest))
+            turns = [load(port, SECONDS, VISITORS, PAUSE=pause, SEED=str(seed)) for seed in range(TURNS)]
+            rows = [(one["rate"] / highest, one["p99"], forecast(one["arrivals"], times, edge)) for one in turns]
+            print(model, share, rows, file=sys.stderr, flush=True)
+            middle = sorted(rows, key=lambda row: row[2] / row[1])[TURNS // 2]
+            found[f"{share:.0%}"] = {
+                "load": round(middle[0], 2), "measured_ms": round(1e3 * middle[1], 2),
+                "predicted_ms": round(1e3 * middle[2], 2), "predicted / measured": round(middle[2] / middle[1], 2),
+            }  # fmt: skip
+    return found
+
+
+def _calibrated(model: str, port: int) -> tuple[Callable[[int], float], float, float]:
+    """How long a batch takes, how long the edge takes for a request and for an answer, and the highest rate.
+
+    With one client after the other a request takes the time of the edge twice, that of a batch of one, and that of
+    waking processes, which is the same for each batch. With many clients the edge is what limits the rate.
+    """
+    torch.set_num_threads(1)
+    computing = planning.measure(torch.inference_mode()(seeded(model)), torch.rand(1, 8, 8), FRONT.largest)
+    alone, many = load(port, TRIAL, 1), load(port, SECONDS)
+    edge = 0.5 / many["rate"]
+    waking = max(0.0, alone["p50"] - 2 * edge - computing(1))
+    return lambda size: computing(size) + waking, edge, many["rate"]
+
+
+def forecast(arrivals: Sequence[float], times: Callable[[int], float], edge: float) -> float:
+    """The 99th percentile of the same programs in virtual time."""
+    service = VirtualService(FRONT, 1, times, edge=edge)
+    for at in sorted(arrivals):
+        service.request(at - min(arrivals))
+    waits = sorted(one.seconds for one in service.run())
+    return waits[int(0.99 * len(waits))]
+
+
 if __name__ == "__main__":
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    litserve, ray = sys.argv[1:]
-    print(json.dumps(measure({"litserve": litserve, "ray": ray}), indent=1))
+    if sys.argv[1:2] == ["predicted"]:
+        print(json.dumps({model: predicted(model) for model in sys.argv[2:] or MODELS}, indent=1))
+    else:
+        litserve, ray = sys.argv[1:]
+        print(json.dumps(measure({"litserve": litserve, "ray": ray}), indent=1))

@@ -57,6 +57,7 @@ class VirtualService:
         seconds: How long a replica computes a batch of so many requests.
         model: What it computes; or a model of each version.
         link: Seconds that a message takes.
+        edge: Seconds to read a request, and again to write its answer; the front does one after another.
         scaled: How the scaler chooses the number of replicas; None leaves it as it is.
         setup: Seconds from the wish for a replica until its program begins.
         choice: Which version computes a request; version 0 has the replicas of even rank where there are two.
@@ -64,13 +65,14 @@ class VirtualService:
 
     def __init__(
         self, settings: FrontSettings, replicas: int, seconds: Callable[[int], float],
-        model: BatchModel | Sequence[BatchModel] = lambda rows: rows, link: float = 0.0, *,
+        model: BatchModel | Sequence[BatchModel] = lambda rows: rows, link: float = 0.0, *, edge: float = 0.0,
         scaled: ScalerSettings | None = None, setup: float = 0.0, choice: VersionChoice | None = None,
     ) -> None:  # fmt: skip
         self.answers: dict[int, VirtualAnswer] = {}
         self.batches: list[tuple[float, int]] = []  # when each was sent, and how large it was
         self._agenda, self._seconds, self._link = Agenda(), seconds, link
         self._models = [model] if callable(model) else model
+        self._edge, self._edge_free = edge, 0.0
         self._trial = BatchTrial(ROW[None], settings.budget, settings.largest) if scaled else None
         self._setup = setup
         self._since: dict[Address, float] = {}  # when each replica was wished for
@@ -100,7 +102,8 @@ class VirtualService:
         """Somebody will ask at this time; the ticket of that."""
         ticket = len(self._arrived)
         self._arrived[ticket] = at
-        self._agenda.at(at, self._deliver, FRONT, InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS))
+        asked = InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS)
+        self._agenda.at(at, self._through_edge if self._edge else self._deliver, FRONT, asked)
         return ticket
 
     def judge(self, at: float, ticket: int, loss: float | None = None, label: int | None = None) -> None:
@@ -160,6 +163,11 @@ class VirtualService:
             if role.want and (found := role.mailbox.take(role.want)):
                 self._wake(role, found)
 
+    def _through_edge(self, to: Address, message: Message) -> None:
+        """Deliver it when the edge has time for it, and has dealt with it."""
+        self._edge_free = max(self._agenda.now, self._edge_free) + self._edge
+        self._agenda.at(self._edge_free, self._deliver, to, message)
+
     def _wake(self, role: LoopRole, value: Message | None) -> None:
         role.want = None
         self._advance(role, value)
@@ -175,7 +183,10 @@ class VirtualService:
             self._agenda.at(self._agenda.now, self._end, effect.to)
             return None
         message = stamped(effect.body, role.address, copy=False)
-        self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
+        if self._edge and effect.to == CLIENTS:
+            self._through_edge(CLIENTS, message)
+        else:
+            self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
         return None
 
     def _receive(self, role: LoopRole, effect: Receive) -> Any:
