@@ -44,7 +44,7 @@ def test_serve_passes_every_flag_on(
         "task": "task.py:mine", "strategy": "fedprox(mu=0.1)", "listen": ":7071", "keys": keys, "rounds": 7,
         "waits": waits, "until": "accuracy:0.9", "score_every": 2, "seed": 3, "save": tmp_path / "m.safetensors",
         "checkpoint": Path("kept"), "log": ["csv:a.csv"], "runs": False,
-        "register": "mine", "store": tmp_path / "models",
+        "register": "mine", "store": tmp_path / "models", "epsilon": None, "identities": None,
     }  # fmt: skip
 
 
@@ -62,5 +62,6 @@ def test_join_passes_every_flag_on(runner: CliRunner, monkeypatch: pytest.Monkey
     assert shown.exit_code == 0, shown.output
     assert "came 4 times, trained 3 times, 1 reports were refused" in shown.output
     assert asked == {
-        "service": "host:7070", "task": "task.py:mine", "key": Path("a.key"), "data": "mine.py:data", "patience": "30s"
+        "service": "host:7070", "task": "task.py:mine", "key": Path("a.key"), "data": "mine.py:data", "patience": "30s",
+        "fewest": 2, "identities": None, "workers": 1,
     }  # fmt: skip
