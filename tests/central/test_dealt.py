@@ -50,7 +50,9 @@ def check(added: Added, servers: int) -> None:
     added.clear()
 
 
-OTHER = "delay worker 1 -> server 0@{n}ms by 9ms; kill worker 1@{m}ms for 9ms; leave worker 2@{m}ms; join worker 2@33ms"
+OTHER = (
+    "delay worker 1 -> server 0@{n}ms by 20ms; kill worker 1@{m}ms for 9ms; leave worker 2@{m}ms; join worker 2@33ms"
+)
 CASES = [
     ("petuum(bound=1)", 1, "leave worker 1#{n}"),
     ("petuum(bound=1)", 2, "leave worker 1#{n}; join worker 1@25ms"),

@@ -275,8 +275,10 @@ def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
         return f"{chosen.text}: {chosen.rigid}"
     if chosen.composition.mesh:
         return "a lost worker takes along its part of the model: omit 'with mesh(...)'"
+    if "proxy" in kinds:
+        return f"{chosen.text}: workers with proxies are not born again: omit 'over proxies(...)'"
     if kinds - {"worker", "server", "backup", "master"}:
-        return f"{chosen.text}: workers with proxies or preparers are not born again: omit these"
+        return f"{chosen.text}: workers with preparers are not born again: use preparers=0"
     if codec.pull or codec.traits.measured:
         return "a new worker does not know what the lost one had been sent: omit + pull and + auto"
     if not codec.traits.plain and "server" not in kinds:
