@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from covey.data.stripe_cache import read_counts
 from covey.model.private.spent import accounted
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
@@ -193,6 +194,7 @@ def fit(
 
 def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: Options) -> Result:
     """The same, with the options in one."""
+    read_counts.notes()  # what was read before this run is not its own
     given = implied(given, parse_workers(workers))
     engine = engine_of(given)
     if engine is None:

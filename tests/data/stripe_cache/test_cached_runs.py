@@ -33,3 +33,15 @@ def test_a_second_job_reads_nothing_from_the_source(tmp_path: Path, engine: str)
     assert first["peer bytes"] == 0
     second = run(epochs=1)
     assert second["backend bytes"] == 0 and (second["cached bytes"] or 0) > 0
+
+
+def test_a_run_tells_nothing_of_what_was_read_before_it(tmp_path: Path) -> None:
+    x = torch.randn(16, 8)
+    covey.data.pack((x, x.sum(1)), tmp_path / "shards", columns=("x", "y"))
+    data = covey.data.remote(tmp_path / "shards", columns=("x", "y"), cache=tmp_path / "cache")
+    assert len(data[3]) == 2
+    task = covey.Task(
+        model=lambda: nn.Linear(8, 1), data=(x, x.sum(1, keepdim=True)), loss=nn.functional.mse_loss, batch_size=4,
+        optimizer=lambda pairs: torch.optim.SGD([parameter for _, parameter in pairs], lr=0.1),
+    )  # fmt: skip
+    assert "backend bytes" not in covey.fit(task, "bsp", workers=2, engine="simulated", steps=2, runs=False).notes

@@ -58,6 +58,7 @@ class ReadCounts:
 
 
 def notes() -> dict[str, int]:
-    """What was read since this was last asked, as a result names it; nothing where no data is far away."""
+    """What was read since this was last asked, as a result names it; nothing where nothing was read."""
     found = [one.take() for one in list(ALL)]
-    return {name: sum(counts[place] for counts in found) for place, name in NOTES.items()} if found else {}
+    told = {name: sum(counts[place] for counts in found) for place, name in NOTES.items()}
+    return told if any(told.values()) else {}
