@@ -63,10 +63,14 @@ def resumed(room: Room, strategy: str, parts: dict[str, str]) -> tuple[Result, R
     kept = room.path / "kept"
     first = train(room, strategy, parts, checkpoint=kept, watcher=Watch(trained(150), interrupt), command="one")
     assert first.stopped == "interrupted" and 150 <= first.samples < 384
+    watch = Watch()
     second = train(
-        room, strategy, parts, checkpoint=kept, resume=kept, register="loop", store=room.path / "models", command="two"
-    )
+        room, strategy, parts, checkpoint=kept, resume=kept, register="loop", store=room.path / "models", command="two",
+        watcher=watch,
+    )  # fmt: skip
     assert second.stopped == "budget"
+    said = [line for line in watch.said if "start again at 0" in line]
+    assert len(said) == 1 and "use member.steps" in said[0], "a counter of the script's own would be wrong"
     return whole, second
 
 

@@ -38,6 +38,11 @@ UNDIVIDED = (
     "step has, `member.step(loss, samples=n)`"
 )
 
+RESUMED = (
+    "this loop goes on after step {steps:,}; counters of the script itself (step += 1) start again at 0: use "
+    "member.steps, member.epochs and member.batch_index"
+)
+
 
 class WorkerMember(Member):
     """Its role runs beside the loop, and takes over at each step."""
@@ -80,6 +85,7 @@ class WorkerMember(Member):
         self._keeping.begin()
         if self.resumed:
             note_steps(self.optimizers)
+            self._say_where()
         self._zero_grad(self.optimizers)
         return self
 
@@ -89,6 +95,13 @@ class WorkerMember(Member):
         self._turns.finish(error, self._position.votes)
         self._seat.leave()
         return swallowed
+
+    def _say_where(self) -> None:
+        """A counter of the script's own makes a resumed run too long, and its schedule wrong, without an error."""
+        kept = self._position.kept
+        repeats = not kept.passes  # batches from elsewhere: the loop repeats its iterations, and counts right
+        if not (self.rank or self._shared.followed or repeats or kept.left) and self._turns.mine:
+            self._tell(control.Notice(RESUMED.format(steps=kept.steps)))
 
     def _zero_grad(self, optimizers: Iterable[Optimizer]) -> None:
         """With one optimizer, of everything: what it does not step has no gradient either."""
