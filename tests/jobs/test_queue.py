@@ -197,6 +197,21 @@ def test_the_command_of_a_start(tmp_path: Path) -> None:
     assert "--threads" not in attempt_words(own, tmp_path, 2, threads=3), "it has said itself"
 
 
+def test_a_job_registers_its_model_where_its_command_alone_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store(*words: str) -> list[str]:
+        found = attempt_words(job_request([*RUN, *words], tmp_path, 0.0), tmp_path / "jobs/0001", 2, threads=1)
+        return [found[place + 1] for place, word in enumerate(found) if word == "--store"]
+
+    monkeypatch.delenv("COVEY_STORE", raising=False)
+    monkeypatch.delenv("COVEY_RUNS", raising=False)
+    assert store("--register", "digits") == [str(tmp_path / "model_store")] and store() == []
+    assert store("--register=digits", "--store", "own") == ["own"]
+    monkeypatch.setenv("COVEY_STORE", "/team/models")
+    assert store("--register", "digits") == ["/team/models"]
+
+
 def test_a_worker_has_the_share_of_the_cores_that_its_slot_is(folder: JobFolder) -> None:
     for slots, threads in ((1, cores()), (cores(), 1), (10_000, 1)):
         assert Head(folder.made(), ServedCluster(slots, "fair"), lambda line: None).attempts.threads == threads
@@ -351,8 +366,27 @@ def test_stopping(folder: JobFolder) -> None:
 def test_a_log_is_written_whole_or_not_at_all(folder: JobFolder) -> None:
     folder.made()
     (folder.path / "log.jsonl").write_text('{"at":1.0,"job":"0001","status":"running"}\nnonsense\n')
-    with pytest.raises(PlanError, match="line 2 of .*log.jsonl cannot be read"):
+    with pytest.raises(PlanError, match="line 2 of .*log.jsonl cannot be read.*move the file away"):
         JobLog(folder.path)
+
+
+def test_without_its_log_a_head_runs_nothing_twice(folder: JobFolder) -> None:
+    codes = {"0001": 0, "0002": 1, "0003": 130, "0004": 130, "0005": None, "0006": None}
+    for name, code in codes.items():
+        assert folder.submit([*RUN, "--workers", "1"]) == name
+        for number in () if name == "0006" else (1, 2):
+            (folder.path / name / f"attempt-{number}").write_text("")
+        if code is not None:
+            (folder.path / name / "attempt-1.end").write_text('{"code":130}')
+            (folder.path / name / "attempt-2.end").write_text(json.dumps({"code": code}))
+    folder.ask_to_stop("0004")
+    head = head_of(folder, slots=8)
+    head.attempts.alive.add("0005")
+    head.look()
+    assert statuses(folder) == {
+        "0001": "done", "0002": "failed", "0003": "running", "0004": "stopped", "0005": "running", "0006": "running",
+    }  # fmt: skip
+    assert sorted(head.attempts.started) == [("0003", 3, 1), ("0006", 1, 1)]
 
 
 def test_packed_jobs_are_measured_and_parted_where_they_lose(folder: JobFolder, clock: Callable[[float], None]) -> None:

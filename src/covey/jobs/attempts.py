@@ -11,15 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from covey import atomic_file
-from covey.decoding import WireFormat
-from covey.errors import PlanError, WireError
+from covey.errors import PlanError
 from covey.jobs import keeper
 from covey.jobs.job_command import attempt_words
 from covey.jobs.job_folder import OUTPUT, is_own_folder, write_whole
 from covey.jobs.job_log import KnownJob
-from covey.jobs.keeper import AttemptEnd
 
-_ends: WireFormat[AttemptEnd] = WireFormat("end of a job", AttemptEnd, "json", most=1 << 12)
 _FRAME = "".join(map(chr, range(0x2500, 0x2580))) + "| \t"  # what boxes around errors are drawn with
 TAIL = 1 << 14  # bytes of what a job printed, in which its last line is looked for
 
@@ -72,10 +69,7 @@ class Attempts:
 
     def code(self, job: KnownJob) -> int | None:
         """The exit code of its last start; None where nobody has written it down."""
-        try:
-            return _ends.read_file(self.folder / job.name / f"attempt-{job.attempt}.end").code
-        except (FileNotFoundError, WireError):
-            return None
+        return keeper.exit_code(self.folder / job.name, job.attempt)
 
     def last_line(self, job: KnownJob) -> str:
         """What it printed last: the reason, where it failed."""

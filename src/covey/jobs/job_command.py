@@ -141,6 +141,12 @@ def attempt_words(job: JobRequest, folder: Path, workers: int, threads: int) -> 
     if option_value(words, "--threads") is None:  # a run takes the whole machine, if nobody says otherwise
         words += ["--threads", str(threads)]
     words += ["--runs", str(folder / "runs")]
+    if option_value(words, "--register") is not None and option_value(words, "--store") is None:
+        from covey.store.model_store import folder_of_store
+
+        # where the command alone would register: not beside the records of the job
+        runs = Path(os.environ.get("COVEY_RUNS") or "runs")
+        words += ["--store", str(Path(job.cwd) / folder_of_store(None, runs))]
     if job.kept:
         words += ["--checkpoint", str(kept), "--every", "30s"]
     if (kept / "latest").exists():

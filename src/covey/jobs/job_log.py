@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ import msgspec
 from covey.decoding import WireFormat, file_bytes
 from covey.errors import PlanError, WireError
 from covey.jobs.job_command import JobRequest
-from covey.jobs.job_folder import JobFolder
+from covey.jobs.job_folder import STOP, JobFolder
+from covey.jobs.keeper import exit_code
 
 NAME = "log.jsonl"
 LARGEST = 1 << 28  # bytes
+_START = re.compile(r"attempt-([0-9]{1,9})")
 
 Status = Literal["submitted", "waiting", "running", "suspended", "done", "failed", "stopped", "refused"]
 OVER: Sequence[Status] = ("done", "failed", "stopped", "refused")
@@ -69,7 +72,9 @@ def read_log(path: Path) -> tuple[list[JobEntry], int]:
         try:
             found.append(_entries.read(line, path))
         except WireError as error:
-            raise PlanError(f"line {number} of {path} cannot be read: {error}; move the file away") from None
+            raise PlanError(
+                f"line {number} of {path} cannot be read: {error}; move the file away: what has ended is not run again"
+            ) from None
     return found, whole
 
 
@@ -116,4 +121,26 @@ def known_jobs(folder: JobFolder, entries: Iterable[JobEntry] | None = None) -> 
     for entry in read_log(folder.path / NAME)[0] if entries is None else entries:
         if entry.job in found:
             found[entry.job].take(entry)
+    for job in found.values():
+        _take_unlogged_start(job, folder.path / job.name)
     return found
+
+
+def _take_unlogged_start(job: KnownJob, place: Path) -> None:
+    """What the files of a job say of its last start, if the log has lost that: nothing is done twice."""
+    number = max((int(match[1]) for name in os.listdir(place) if (match := _START.fullmatch(name))), default=0)
+    if number <= job.attempt:
+        return
+    code = exit_code(place, number)
+    status: Status = "failed"
+    if code is None or code == -9:  # it runs, or was killed: the head finds out
+        status = "running"
+    elif code in (130, -15):
+        status = "stopped" if (place / STOP).exists() else "suspended"
+    elif code == 0:
+        status = "done"
+    known = place / (f"attempt-{number}" if code is None else f"attempt-{number}.end")
+    workers = job.request.least if status == "running" else 0
+    why = f"it ended with exit code {code}" if status == "failed" else ""
+    at = known.lstat().st_mtime
+    job.take(JobEntry(at=at, job=job.name, status=status, attempt=number, workers=workers, why=why))

@@ -17,6 +17,7 @@ from types import FrameType
 
 import msgspec
 
+from covey.decoding import WireFormat
 from covey.engines.process.child_process import die_with_parent
 from covey.errors import WireError
 from covey.jobs.job_folder import write_whole
@@ -33,6 +34,17 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """How a start of a job ended."""
 
     code: int
+
+
+_ends: WireFormat[AttemptEnd] = WireFormat("end of a job", AttemptEnd, "json", most=1 << 12)
+
+
+def exit_code(folder: Path, number: int) -> int | None:
+    """Of a start of the job of this folder; None where nobody has written it down."""
+    try:
+        return _ends.read_file(folder / f"attempt-{number}.end").code
+    except (FileNotFoundError, WireError):
+        return None
 
 
 class JobKeeper:
