@@ -485,3 +485,35 @@ def test_buffers_that_a_loop_fills_are_found_but_not_those_of_torchs_own_layers(
     several = FilledBuffers([model, Remembers()])
     model[0].queue.zero_()
     assert several.check() == "0.0.queue", "also where another model has a buffer of that name"
+
+
+def test_an_optimizer_made_after_join_is_refused() -> None:
+    """`member.step` would go on with the first one."""
+    model, optimizer = made()
+    plain = torch.optim.Optimizer.add_param_group
+    with covey.join(model, optimizer):
+        torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        with pytest.raises(PlanError, match=r"made a new Adam after covey.join.*param_groups\[0\]"):
+            torch.optim.Adam(model.parameters())
+    assert torch.optim.Optimizer.add_param_group is plain
+    torch.optim.Adam(model.parameters())
+
+
+def test_alone_too_an_optimizer_has_only_what_models_have() -> None:
+    model, bare = nn.Linear(2, 3), nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(PlanError, match=r"a parameter of one number that the model.*bare nn.Parameter into"):
+        covey.join(model, torch.optim.SGD([*model.parameters(), bare], lr=0.1))
+    with pytest.raises(PlanError, match="a parameter of shape 3 x 2 that"):
+        covey.join(nn.Linear(1, 1), torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_alone_too_what_was_frozen_at_join_stays_so() -> None:
+    model, optimizer = made()
+    model.get_parameter("bias").requires_grad_(False)
+    with covey.join(model, optimizer) as member:
+        backward(model)
+        member.step()
+        model.get_parameter("bias").requires_grad_(True)
+        backward(model)
+        with pytest.raises(PlanError, match="bias needed no gradient at covey.join"):
+            member.step()

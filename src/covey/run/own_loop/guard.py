@@ -7,9 +7,43 @@ from contextlib import contextmanager
 from threading import current_thread
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
+
+
+class NewOptimizers:
+    """Refuses optimizers that the loop makes over parameters that it trains already: no step would use them."""
+
+    def __init__(self, known: list[Optimizer]) -> None:
+        self._known, self._loop = known, current_thread()
+        self._trained = {id(p) for optimizer in known for group in optimizer.param_groups for p in group["params"]}
+        self._before = before = Optimizer.add_param_group
+
+        def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
+            before(optimizer, param_group)
+            if current_thread() is self._loop:
+                self._check(optimizer, optimizer.param_groups[-1]["params"])
+
+        self._ours = add_param_group
+        Optimizer.add_param_group = add_param_group  # type: ignore[assignment, method-assign]
+
+    def remove(self) -> None:
+        """Let any be made again."""
+        self._trained = set()
+        if Optimizer.add_param_group is self._ours:
+            Optimizer.add_param_group = self._before  # type: ignore[method-assign]
+
+    def _check(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        if any(optimizer is each for each in self._known):
+            return  # a new group of one of them is refused when it steps
+        if any(id(parameter) in self._trained for parameter in parameters):
+            raise PlanError(
+                f"the loop made a new {type(optimizer).__name__} after covey.join over parameters of the run, and no "
+                "step would use it: change the settings of the first one, such as optimizer.param_groups[0]['lr'], "
+                "which apply to the next step; for another optimizer, begin another run with the weights of this one"
+            )
 
 
 class LoopGuard:
@@ -23,7 +57,9 @@ class LoopGuard:
     def begin(self, optimizers: Iterable[Optimizer], hooks: Iterable[Any]) -> None:
         """The block begins; these hooks are removed when it ends."""
         self._inside = True
-        self._hooks = [*hooks, *(optimizer.register_step_pre_hook(self._check_step) for optimizer in optimizers)]
+        known = [*optimizers]
+        steps = [optimizer.register_step_pre_hook(self._check_step) for optimizer in known]
+        self._hooks = [*hooks, *steps, NewOptimizers(known)]
 
     def end(self) -> None:
         self._inside = False

@@ -24,12 +24,13 @@ from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.sharding import ShardEpochs
 from covey.run.own_loop.trained import (
     all_parameters,
+    check_step,
     chosen_optimizer,
+    frozen_of,
     models_and_optimizers,
     note_steps,
     parameters_of,
 )
-from covey.settings import check_rates
 from covey.task.arguments import checked, number, truth
 from covey.task.data import Data, check_data
 
@@ -53,7 +54,7 @@ class Member:
         self._begun = self._more = False  # more: this batch is one of several of a step, and not the last
         self._max_norm: float | None = None
         self._position = Position()
-        self._beginnings, self._warned = PassBeginnings(), set[str]()
+        self._beginnings, self._warned, self._frozen = PassBeginnings(), set[str](), frozen_of(self.models)
 
     def __enter__(self) -> Member:
         self._zero_grad(self.optimizers)
@@ -281,7 +282,7 @@ class Member:
     ) -> None:
         """Use the gradient."""
         self._counts.begin()
-        check_rates(chosen)
+        check_step(chosen, self._frozen)
         if max_norm is not None:
             nn.utils.clip_grad_norm_(parameters_of(chosen), max_norm)
         chosen.step()

@@ -17,6 +17,7 @@ from covey.errors import PlanError
 from covey.model.optimizers import Combined
 from covey.model.replica import Replica
 from covey.names import option
+from covey.run.own_loop.trained import check_known
 from covey.settings import LoopSettings
 
 T = TypeVar("T")
@@ -76,13 +77,9 @@ class Remade:
         self.module, self.optimizer, self.settings = module, optimizer, settings
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         self.group_of: dict[str, int] = {}
+        check_known([module], [optimizer])
         for number, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
-                if id(parameter) not in names:
-                    raise PlanError(
-                        f"parameter group {number} of the optimizer has a parameter {tuple(parameter.shape)} that the "
-                        "model does not: give covey.join the model that the optimizer was made for, or all of them"
-                    )
                 if parameter.requires_grad:
                     self.group_of[names[id(parameter)]] = number
 

@@ -9,6 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
+from covey.settings import check_rates
+from covey.settings.gradients import unfrozen
 
 
 def models_and_optimizers(
@@ -24,7 +26,23 @@ def models_and_optimizers(
             "the model is wrapped in DistributedDataParallel, which exchanges gradients itself: give covey.join "
             "the plain model, and the strategy does that"
         )
+    check_known(models, optimizers)
     return models, optimizers
+
+
+def check_known(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    """Refuse an optimizer of something that no model has: nobody would exchange it."""
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    for optimizer in optimizers:
+        for number, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in known:
+                    shape = f"of shape {' x '.join(map(str, parameter.shape))}" if parameter.dim() else "of one number"
+                    raise PlanError(
+                        f"parameter group {number} of the optimizer has a parameter {shape} that the model does not "
+                        "have: give covey.join the model that the optimizer was made for, or all of them; put a bare "
+                        "nn.Parameter into an nn.Module, and give covey.join that too, covey.join([model, other], …)"
+                    )
 
 
 def chosen_optimizer(optimizers: Sequence[Optimizer], named: Optimizer | None) -> Optimizer:
@@ -44,6 +62,21 @@ def all_parameters(optimizers: Sequence[Optimizer]) -> Iterator[nn.Parameter]:
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     """All that it steps."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def frozen_of(models: Sequence[nn.Module]) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that need no gradient now, with their names."""
+    named = (pair for model in models for pair in model.named_parameters())
+    return [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+
+
+def check_step(optimizer: Optimizer, frozen: list[tuple[str, nn.Parameter]]) -> None:
+    """(Alone) Refuse what a run of several workers refuses: unusable rates, and to step what was frozen at join."""
+    check_rates(optimizer)
+    if thawed := {id(parameter): name for name, parameter in frozen if parameter.requires_grad}:
+        for parameter in parameters_of(optimizer):
+            if id(parameter) in thawed:
+                raise PlanError(unfrozen(thawed[id(parameter)]))
 
 
 def note_steps(optimizers: Sequence[Optimizer]) -> None:
