@@ -92,12 +92,23 @@ def test_late_answers_count_as_failed_ones_do_and_only_beside_the_old_version() 
 def test_a_version_that_is_somewhat_worse_is_withdrawn_in_the_end() -> None:
     trial = canary()
     counted(trial, 0, 200, 0.01)
-    counted(trial, 1, 500, 0.01)
-    for _ in range(48):
-        counted(trial, 1, 200, 0.01)
-    assert trial.winner is None, "one of 49 may be chance"
+    for number in range(199):
+        counted(trial, 1, 200 if number % 50 else 500, 0.01)
+    assert trial.winner is None, "one of 50 may be chance"
     counted(trial, 1, 200, 0.01)
     assert trial.winner == 0
+
+
+def test_a_version_that_only_chance_makes_look_worse_is_not_withdrawn() -> None:
+    trial = canary(enough=200)
+    for number in range(1000):
+        counted(trial, 0, 200, 0.2 if number % 1000 < 529 else 0.01)
+    for number in range(200):
+        counted(trial, 1, 200, 0.2 if number % 20 < 11 else 0.01)
+    assert trial.winner is None, "55.0 % are late beside 52.9 %"
+    for _ in range(20):
+        counted(trial, 1, 200, 0.01)
+    assert trial.winner == 1
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1])

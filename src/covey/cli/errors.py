@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import errno
+import select
 import sys
 import traceback
 from collections.abc import Iterator
@@ -46,14 +47,27 @@ def explained(voice: Voice, *, guest: bool = False) -> Iterator[None]:
             complain("Error:", "\n".join([str(error), *getattr(error, "__notes__", ())]))
         raise typer.Exit(REFUSED if isinstance(error, PlanError | CheckpointError) else FAILED) from None
     except OSError as error:
-        if error.errno not in FULL or faults.users_line(error):
-            print(_without_covey(error, voice), end="", file=sys.stderr)
-        else:
-            complain("Error:", f"{error.filename or 'the output'} could not be written: {error.strerror}")
+        _tell_of_system(error, voice)
         raise typer.Exit(FAILED) from None
     except Exception as error:
         print(_without_covey(error, voice), end="", file=sys.stderr)
         raise typer.Exit(FAILED) from None
+
+
+def _tell_of_system(error: OSError, voice: Voice) -> None:
+    if error.errno == errno.EPIPE and nobody_reads():
+        raise error  # typer ends the process without a word
+    if error.errno not in FULL or faults.users_line(error):
+        print(_without_covey(error, voice), end="", file=sys.stderr)
+    else:
+        complain("Error:", f"{error.filename or 'the output'} could not be written: {error.strerror}")
+
+
+def nobody_reads() -> bool:
+    """Whether stdout is a pipe whose reader has gone, such as `head` when it has enough."""
+    watched = select.poll()
+    watched.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(found & select.POLLERR for _, found in watched.poll(0))
 
 
 def complain(mark: str, message: str = "") -> None:

@@ -16,6 +16,7 @@ from covey.message import raw
 STABLE, NEW = 0, 1
 SURE = 2.33  # standard deviations of a bound that holds in 99 of 100 cases
 SOON = 20  # answers after which a new version may be withdrawn
+LONGEST = 4  # times `enough` answers: then shares decide, also those that chance may have made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +25,8 @@ class CanarySettings:
 
     Args:
         share: Of the requests that it gets.
-        enough: Answers of it after which it is promoted or withdrawn; sooner only if it is surely worse.
+        enough: Answers of it after which it is promoted, if its share of bad ones is not larger than allowed. It is
+            withdrawn when it is surely worse, or after four times as many.
         objective: Seconds after which an answer is late.
         worse: By how much the share of its bad answers may exceed that of the old version.
     """
@@ -106,8 +108,10 @@ class Canary(NothingOverdue):
         allowed = old.bad + self.settings.worse
         if new.answers >= SOON and new.surely_bad > allowed:
             self._decide(STABLE)
-        elif new.answers >= self.settings.enough:
-            self._decide(NEW if new.bad <= allowed else STABLE)
+        elif new.answers >= self.settings.enough and new.bad <= allowed:
+            self._decide(NEW)
+        elif new.answers >= LONGEST * self.settings.enough:
+            self._decide(STABLE)
 
     def _decide(self, winner: int) -> None:
         self.winner = winner
