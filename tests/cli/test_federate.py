@@ -65,7 +65,8 @@ def test_a_private_run_shows_what_was_spent(runner: CliRunner, tmp_path: Path) -
     assert shown.exit_code == 0, shown.output
     told = json.loads(file.read_text())["privacy"]
     words = " ".join(shown.output.split())
-    assert f"the service saw sums of reports only; epsilon {told['epsilon']:.3g} of 8 spent at delta 0.001" in words
+    smallest = f"sums of reports only (smallest sum: {told['smallest_sum']} clients)"
+    assert f"{smallest}; epsilon {told['epsilon']:.3g} of 8 spent at delta 0.001" in words
     assert "chance from a seed, for simulation only" in words and told["epsilon"] <= 8 == told["limit"]
 
 

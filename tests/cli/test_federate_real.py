@@ -65,3 +65,13 @@ def test_join_passes_every_flag_on(runner: CliRunner, monkeypatch: pytest.Monkey
         "service": "host:7070", "task": "task.py:mine", "key": Path("a.key"), "data": "mine.py:data", "patience": "30s",
         "fewest": 2, "identities": None, "workers": 1,
     }  # fmt: skip
+
+
+def test_a_client_that_only_declined_sums_fails(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "join", lambda *_, **options: Attendance(visits=2, withdrew="too few can open it"))
+    shown = runner.invoke(app, ["federate", "join", "host:7070", "task.py", "--key", "a.key"])
+    assert shown.exit_code == 1 and "this client took part in no round: too few can open it" in shown.output
+    done = Attendance(visits=2, reports=1, withdrew="too few can open it", smallest=2)
+    monkeypatch.setattr(joining, "join", lambda *_, **options: done)
+    shown = runner.invoke(app, ["federate", "join", "host:7070", "task.py", "--key", "a.key"])
+    assert shown.exit_code == 0 and "smallest sum: 2 clients" in shown.output

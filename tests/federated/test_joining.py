@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,14 @@ from covey.engines.service.dialled_link import LinkLost, ServiceEnded
 from covey.engines.service.greeting import Welcome
 from covey.engines.service.guest_keys import KeyFolder, read_key
 from covey.errors import PeerLost, PlanError, WireError
-from covey.federated.messages import COORDINATOR, ComeBack, Configuration
+from covey.federated.local_training import refuse_settings
+from covey.federated.messages import AGGREGATOR, COORDINATOR, ComeBack, Configuration, SumWithdrawal
 from covey.message import Address
 from covey.run.federated import enrolled_clients, joining
 from covey.run.federated.enrolled_clients import EnrolledClients
-from covey.run.federated.joining import Attendance, JoinedClient, ToldRefusals, ToldTraining
+from covey.run.federated.joining import Attendance, JoinedClient, ToldRefusals, ToldSums, ToldTraining
+from covey.run.federated.service_news import DeclinedSums
+from covey.task import PrivateSgd
 from covey.vector import Vector
 from tests.federated.conftest import regression
 
@@ -129,3 +133,25 @@ def test_a_list_of_clients_that_cannot_follow_is_refused_once(
     assert clients.name(Address("client", 1)) == "bob" and len(clients) == 2 and len(clients.welcome()) == 1
     file.write_bytes(before.replace(b'"revoked": false', b'"revoked": true'))
     assert clients.changed() and not clients.welcome(), "a list that can follow is taken"
+
+
+def test_a_client_and_the_service_say_why_a_sum_was_declined_and_how_small_sums_were() -> None:
+    said, done = list[str](), Attendance()
+    told = ToldSums(done, said.append)
+    told.withdrew(0, f"too few{HOSTILE}")
+    told.opens(1, 3)
+    told.opens(2, 2)
+    told.opens(3, 3)
+    assert said[0].startswith("round 1: too few") and said[0].isprintable() and done.withdrew and done.smallest == 2
+    assert said[2] == "round 3: its sum has 2 clients"
+    heard = list[str]()
+    declined = DeclinedSums(lambda client: "alice", heard.append)
+    for why in ("", f"too few{HOSTILE}", "too few again"):
+        declined.delivered(0.0, Address("client", 0), AGGREGATOR, SumWithdrawal(0, why), 1)
+    (line,) = heard
+    assert "0 (alice) declined a secure sum: too few" in line and line.isprintable() and declined.lines == heard
+
+
+def test_a_task_with_private_training_is_told_what_to_use_instead() -> None:
+    with pytest.raises(PlanError, match=r"^Task\(private=…\) hides samples, not clients: omit it"):
+        refuse_settings(replace(regression(), private=PrivateSgd(noise=1.0, clip=1.0, delta=1e-3)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from covey.errors import PlanError, WireError
 from covey.federated.aggregation import AggregationChoice
 from covey.federated.local_training import LocalResult, LocalTraining
 from covey.federated.messages import ClientReport, ComeBack, Configuration
-from covey.federated.private import secure_client
+from covey.federated.private import secure_client, simulated_parties
 from covey.federated.private.report_numbers import ReportTerms
 from covey.federated.private.secure_client import SecureVisit
 from covey.message import Message
@@ -241,6 +242,24 @@ def test_the_result_says_where_chance_came_from(task: Task, monkeypatch: pytest.
     real = run(task, SECURE)
     assert real.privacy and real.privacy.randomness == "operating system"
     assert torch.equal(weights(real), weights(seeded)), "masks and keys change nothing of the sum"
+
+
+def test_a_run_ends_before_it_spends_another_round_that_clients_decline(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = simulated_parties.simulated_party
+    monkeypatch.setattr(
+        simulated_parties, "simulated_party", lambda clients, chance: replace(made(clients, chance), least=6)
+    )
+    given: dict[str, Any] = {"rounds": 3, "epsilon": 8.0, "over": 1.3, "least": 0.8, "score_every": 9}
+    found = run(task, "fedavg + secagg + dp(delta=1e-3)", **given)
+    assert found.stopped == "declined" and found.uncommitted and found.privacy and found.privacy.rounds == 1
+    assert found.participation and found.privacy.smallest_sum is None
+    (only,) = found.participation.rounds
+    assert only.declined == 6 and only.why.startswith("6 of 6 chosen clients declined its terms; 0 clients sent keys")
+    whole = run(task, "fedavg + secagg(threshold=1) + dp(delta=1e-3)", **given)
+    assert whole.stopped == "budget" and whole.privacy and whole.privacy.smallest_sum == 6
+    assert whole.participation and whole.participation.committed == 3
 
 
 def test_the_same_seed_gives_the_same_secure_run(task: Task) -> None:

@@ -348,8 +348,11 @@ def test_terms_that_a_client_does_not_accept() -> None:
     ):  # fmt: skip
         with pytest.raises(WireError, match="^the server proposed"):
             SumClient(1, replace(sums.terms, **changed), **strict)
-    with pytest.raises(WireError, match="at least 2 clients; 4 and itself must be in it"):
-        SumClient(1, sums.terms, least=4, **strict)
+    with pytest.raises(WireError, match="a sum that 4 clients can open; 5 or more must be needed"):
+        SumClient(1, sums.terms, least=5, **strict)
+    SumClient(1, sums.terms, least=4, **strict)  # 2/3 of the five must help, whatever `least` of the terms is
+    with pytest.raises(WireError, match="proposed a sum without this client"):
+        SumClient(1, replace(sums.terms, clients=(0, 2)), **strict)
     with pytest.raises(WireError, match="gave this client other weights, or other terms of reports"):
         SumClient(1, replace(sums.terms, about=b"another model"), **strict)
     with pytest.raises(WireError, match="proposed a simulated sum, with secrets from a seed"):

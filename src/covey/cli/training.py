@@ -156,13 +156,23 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
         if unsaved:
             raise unsaved
     if result.uncommitted:
-        typer.echo(
-            f"no round was committed, and no model is saved: lower {option('per_round')} or {option('least')}, or give "
-            f"clients more time with {option('selection')} and {option('reporting')}", err=True,
-        )  # fmt: skip
+        typer.echo(f"no round was committed, and no model is saved: {_advice(result)}", err=True)
         raise typer.Exit(FAILED)
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
+
+
+def _advice(result: Result) -> str:
+    """What to try after a federated run without a committed round."""
+    if result.participation and any(record.declined for record in result.participation.rounds):
+        return (
+            "clients declined its terms, as is said above; where fewer can open a sum than a client's --fewest, raise "
+            f"secagg(threshold=…) or, without dp, {option('least')}, or let the client lower --fewest"
+        )
+    return (
+        f"lower {option('per_round')} or {option('least')}, or give clients more time with {option('selection')} and "
+        f"{option('reporting')}"
+    )
 
 
 def _profile(result: Result) -> str:

@@ -16,6 +16,16 @@ SecureReporting = Callable[[Node, Configuration, ClientTraining], Coroutine[Any,
 RETRY = 30.0  # seconds, at most, after which a client comes again that was given no answer
 
 
+class SumNews:
+    """What a client hears of the sums of its rounds."""
+
+    def opens(self, number: int, clients: int) -> None:
+        """It helps to open a sum of so many clients."""
+
+    def withdrew(self, number: int, why: str) -> None:
+        """It takes no part in a sum, or no further one."""
+
+
 async def visit(node: Node, training: ClientTraining, secure: SecureReporting | None = None) -> float:
     """Check in, train if chosen, report; the seconds until it comes again."""
     await node.send(COORDINATOR, CheckIn())

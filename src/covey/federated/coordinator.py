@@ -129,7 +129,9 @@ class RoundCoordinator:
             began = await self.selected(number)
             if began is None:
                 break
-            await self.conduct(number, began)
+            end = await self.conduct(number, began)
+            if spending and end.hopeless:  # the next round would be spent for nothing
+                break
         await self.node.send(AGGREGATOR, Goodbye())
 
     async def selected(self, number: int) -> float | None:
@@ -148,7 +150,7 @@ class RoundCoordinator:
             await self.give_up(number, first)
         return None
 
-    async def conduct(self, number: int, began: float) -> None:
+    async def conduct(self, number: int, began: float) -> RoundEnd:
         """Let the aggregator have the chosen clients, and commit what it brings; others check in meanwhile."""
         chosen, self.selection = list(self.selection.accepted), self.service.selection()
         if self.service.spending:
@@ -169,6 +171,7 @@ class RoundCoordinator:
             end = msgspec.structs.replace(end, committed=not why, why=why)
         state: RoundState = "committed" if end.committed else "abandoned"
         await self.tell(state, number, now - began, now, len(chosen), end)
+        return end
 
     async def ended(self, number: int) -> RoundEnd:
         """What came of a round; one whose aggregator is lost has come to nothing."""
@@ -187,7 +190,7 @@ class RoundCoordinator:
         record = RoundRecord(
             number=number, state=state, seconds=now, took=took, chosen=chosen, reports=len(end.clients),
             dropped=end.dropped, extra=end.extra, samples=end.samples, loss=end.loss if isfinite(end.loss) else None,
-            there=self.service.steering.there, why=end.why,
+            there=self.service.steering.there, why=end.why, declined=end.declined,
         )  # fmt: skip
         self.service.log.add(record, end.clients if committed else ())
         show(self.node, record)

@@ -208,7 +208,8 @@ def refuse_settings(task: Task) -> None:
         ("scheduler", task.scheduler is not None), ("ema", task.ema is not None), ("accumulate", task.accumulate > 1),
         ("precision='fp16'", task.precision == "fp16"), ("compile", bool(task.compile)),
         ("sampler", task.sampler is not None), ("drop_last", task.drop_last), ("loaders", task.loaders > 0),
-        ("private, use '+ dp',", task.private is not None),
     ):  # fmt: skip
         if unusual:
             raise PlanError(f"Task({name}) cannot be used with clients, which train a little and go: omit it")
+    if task.private is not None:
+        raise PlanError("Task(private=…) hides samples, not clients: omit it, and hide who took part with '+ dp'")

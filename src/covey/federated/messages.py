@@ -80,6 +80,16 @@ class RoundBegin(Message):
     counted = False
 
 
+class SumWithdrawal(Message):
+    """(From a client) I take no further part in this sum: my numbers are not finite, or I was asked what I refuse."""
+
+    wire_name = "federated.withdrawal"
+    counted = False
+
+    number: int
+    why: str = ""  # the terms were declined; what else went wrong may tell of the client's data, and stays with it
+
+
 class RoundEnd(Message):
     """(Aggregator to coordinator) What came of a round; abandoned ones have no numbers."""
 
@@ -96,6 +106,8 @@ class RoundEnd(Message):
     update: Vector
     buffers: Vector
     why: str = ""  # it was not committed
+    declined: int = 0  # chosen clients that take no part in its secure sum
+    hopeless: bool = False  # as so many declined: another round with the same terms would come to nothing too
 
     counted = finite = False
 

@@ -93,6 +93,7 @@ class PrivacyFacts(msgspec.Struct, kw_only=True):
 
     secure_sums: bool  # the service learned sums of reports only
     randomness: str  # where keys, masks, noise and draws came from
+    smallest_sum: int | None = None  # the clients of the smallest sum that was opened
     epsilon: float | None = None  # spent
     delta: float | None = None
     noise: float | None = None  # its standard deviation, in multiples of `clip`

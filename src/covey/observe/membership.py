@@ -118,6 +118,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     loss: float | None = None  # the mean of the clients' training losses
     there: int = 0  # about how many clients were available, as the service saw it
     why: str = ""  # it was not committed
+    declined: int = 0  # chosen clients that took no part, as its secure sum could be opened by too few
     tries: int = 1  # how often too few clients checked in, if it was not begun
 
 

@@ -24,7 +24,7 @@ from covey.observe.usage import Row as Use
 from covey.simulate.units import format_duration
 
 OURS = ("seconds", "samples", "bytes")  # of a line of the history; all else is a score
-Stopped = Literal["budget", "target", "patience", "paused", "interrupted", "privacy"]
+Stopped = Literal["budget", "target", "patience", "paused", "interrupted", "privacy", "declined"]
 
 
 class Traffic(msgspec.Struct, kw_only=True):
@@ -169,7 +169,7 @@ class Result(RunFacts, kw_only=True, dict=True):
     @property
     def uncommitted(self) -> bool:
         """Whether it is of a federated run that ended without a single committed round."""
-        ended = self.stopped in ("budget", "privacy")
+        ended = self.stopped in ("budget", "privacy", "declined")
         return ended and bool(self.participation) and not self.participation.committed  # type: ignore[union-attr]
 
     def to_json(self) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from covey.cli import options
-from covey.cli.errors import explained
+from covey.cli.errors import FAILED, explained
 from covey.cli.options import flag
 from covey.cli.training import importing
 
@@ -28,7 +28,7 @@ def command(
         flag("--identities", "FILE", "By which the clients of secure sums know each other.", options.RUN),
     ] = None,
     fewest: Annotated[
-        int, flag("--fewest", "N", "Take no part in secure sums of fewer clients.", options.RUN, least=2)
+        int, flag("--fewest", "N", "Take no part in secure sums that fewer clients can open.", options.RUN, least=2)
     ] = 2,
     workers: Annotated[
         int, flag("--workers", "N", "Processes here that train together as this client.", options.RUN, least=1)
@@ -51,4 +51,8 @@ def command(
             service, task, key=key, data=data, patience=patience, identities=identities, fewest=fewest,
             workers=workers, say=say,
         )  # fmt: skip
-        say(f"came {done.visits} times, trained {done.reports} times, {done.refused} reports were refused")
+        smallest = f"; smallest sum: {done.smallest} clients" if done.smallest else ""
+        say(f"came {done.visits} times, trained {done.reports} times, {done.refused} reports were refused{smallest}")
+        if done.withdrew and not done.reports:
+            typer.echo(f"this client took part in no round: {done.withdrew}", err=True)
+            raise typer.Exit(FAILED)

@@ -125,8 +125,8 @@ def _privacy(result: Result) -> Iterable[tuple[str, Text]]:
         return
     parts = []
     if told.secure_sums:
-        opened = result.participation.committed if result.participation else 0
-        parts.append("the service saw sums of reports only" if opened else "no sum of reports was opened")
+        smallest = f"the service saw sums of reports only (smallest sum: {told.smallest_sum} clients)"
+        parts.append(smallest if told.smallest_sum else "no sum of reports was opened")
     if told.delta is not None:
         spent = "unlimited (no noise)" if told.epsilon is None or math.isinf(told.epsilon) else f"{told.epsilon:.3g}"
         limit = f" of {told.limit:g}" if told.limit is not None else ""
@@ -146,7 +146,7 @@ def _stopped(result: Result) -> Text:
         return Text("interrupted; this is how far it came", "yellow")
     words = {
         "target": "the target was reached", "patience": "the metric did not get better any more",
-        "privacy": "the privacy budget is spent",
+        "privacy": "the privacy budget is spent", "declined": "clients declined the terms of secure sums",
     }
     return Text(words.get(result.stopped, "it ran to the end"))
 

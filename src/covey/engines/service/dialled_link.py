@@ -138,7 +138,10 @@ class DialledLink:
                 raise TurnedAway(
                     f"the service at {self.endpoint} does not know this key, or it was revoked: ask for a new one"
                 )
-            raise LinkLost(f"the link to {self.endpoint} is broken, or nobody is there", "the service")
+            raise LinkLost(
+                f"the link to {self.endpoint} is broken, nobody is there, or this key is of another service",
+                "the service",
+            )
 
 
 def dialled(text: str) -> str:

@@ -40,15 +40,6 @@ class ReportTerms(Message):
             raise WireError(f"the server proposed numbers up to {self.most}, cap {self.cap} and clip {self.clip}")
 
 
-class SumWithdrawal(Message):
-    """(From a client) I take no further part in this sum: my numbers are not finite, or I was asked what I refuse."""
-
-    wire_name = "federated.withdrawal"
-    counted = False
-
-    number: int
-
-
 @dataclass(frozen=True, slots=True)
 class SummedReport:
     """What the sum of reports says."""

@@ -9,14 +9,13 @@ from typing import NoReturn
 
 from covey.errors import SumAbandoned, WireError
 from covey.federated.aggregator import NOTHING, Aggregator, ShareSizes
-from covey.federated.messages import COORDINATOR, ComeBack, Configuration, RoundBegin, RoundEnd, address
+from covey.federated.messages import COORDINATOR, ComeBack, Configuration, RoundBegin, RoundEnd, SumWithdrawal, address
 from covey.federated.pace_steering import until
 from covey.federated.private.private_settings import ClientPrivacy, SecAgg
 from covey.federated.private.report_numbers import (
     ReportNumbers,
     ReportTerms,
     SummedReport,
-    SumWithdrawal,
     length,
     origin,
 )  # fmt: skip
@@ -85,7 +84,13 @@ class SecureRound:
         )  # fmt: skip
         self.server = SumServer(self.terms, service.directory)
         self.gone: set[int] = set()  # they left, withdrew or were refused: nobody waits for them
+        self.declined: set[int] = set()  # they take no part with these terms
         self.refused = self.extra = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether so many declined the terms that the others cannot open a sum."""
+        return len(self.begin.clients) - len(self.declined) < fewest(self.terms)
 
     @property
     def awaited(self) -> set[int]:
@@ -103,6 +108,8 @@ class SecureRound:
             return None
         if isinstance(message, SumWithdrawal):
             self.gone.add(client)
+            if message.why:
+                self.declined.add(client)
             return ""
         try:
             self.server.receive(client, message)
@@ -116,6 +123,8 @@ class SecureRound:
         """What the coordinator is told; `why` no sum was opened."""
         committed = outcome is not None and found is not None and found.finite()
         clients = list(outcome.clients) if outcome and committed else []
+        if self.declined and why:
+            why = f"{len(self.declined)} of {len(self.begin.clients)} chosen clients declined its terms; {why}"
         return RoundEnd(
             number=self.begin.number, committed=committed, clients=clients, dropped=len(self.gone - set(clients)),
             extra=self.extra, refused=self.refused, samples=found.samples if found and committed else 0,
@@ -123,6 +132,7 @@ class SecureRound:
             update=found.update if found and committed else NOTHING,
             buffers=found.buffers if found and committed else NOTHING,
             why="" if committed else why or "the mean of its reports is not finite",
+            declined=len(self.declined), hopeless=self.hopeless,
         )  # fmt: skip
 
 

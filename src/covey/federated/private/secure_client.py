@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from covey.errors import PlanError, WireError
-from covey.federated.client import SecureReporting
+from covey.federated.client import SecureReporting, SumNews
 from covey.federated.local_training import ClientTraining, ClientWork, LocalResult
-from covey.federated.messages import ComeBack, Configuration
-from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, SumWithdrawal, origin
+from covey.federated.messages import ComeBack, Configuration, SumWithdrawal
+from covey.federated.private.report_numbers import ReportNumbers, ReportTerms, origin
 from covey.membership import Departed
 from covey.message import Message
 from covey.privacy.randomness import RandomnessSource
@@ -38,7 +38,7 @@ class EnrolledParty:
         identity: Of a client; a deployed client has its own only.
         directory: The public identities of all, which must not come from the server.
         randomness: Where its keys, seeds and shares come from.
-        least: In sums of fewer clients it takes no part.
+        least: It takes no part in sums that fewer clients can open.
         context: What of the run all clients must have been told alike.
     """
 
@@ -59,8 +59,10 @@ class EnrolledParty:
 class SecureVisit:
     """One client's part in one round."""
 
-    def __init__(self, node: Node, given: Configuration, training: ClientTraining, party: SumParty) -> None:
-        self.node, self.given, self.training, self.party = node, given, training, party
+    def __init__(
+        self, node: Node, given: Configuration, training: ClientTraining, party: SumParty, news: SumNews
+    ) -> None:
+        self.node, self.given, self.training, self.party, self.news = node, given, training, party, news
         self.done: LocalResult | None = None
 
     async def report(self) -> ComeBack | Departed:
@@ -73,8 +75,10 @@ class SecureVisit:
         if isinstance(terms, Departed):
             return terms
         assert isinstance(how, ReportTerms) and isinstance(terms, SumTerms)
+        declined = True
         try:
             mine = self.party.join(node.rank, self.given, how, terms)
+            declined = False
             await node.send(to, mine.advertise())
             while True:
                 asked = await node.receive_any(*ASKED, ComeBack, Departed, sender=to)
@@ -82,10 +86,13 @@ class SecureVisit:
                     mine.forget()
                     return asked
                 await node.send(to, self.answer(mine, how, asked), loan=True)
+                if isinstance(asked, UnmaskRequest):
+                    self.news.opens(self.given.number, len(asked.survivors))
                 if isinstance(asked, KeyList):
                     await self.train()
-        except (WireError, PlanError):
-            await node.send(to, SumWithdrawal(self.given.number))
+        except (WireError, PlanError) as error:
+            self.news.withdrew(self.given.number, str(error))
+            await node.send(to, SumWithdrawal(self.given.number, str(error) if declined else ""))
             answer = await node.receive_any(ComeBack, Departed, sender=to)
             assert isinstance(answer, ComeBack | Departed)
             return answer
@@ -111,6 +118,7 @@ class SecureVisit:
         raise AssertionError(f"nobody receives a {type(asked).__name__} here")
 
 
-def reporting_securely(party: SumParty) -> SecureReporting:
+def reporting_securely(party: SumParty, news: SumNews | None = None) -> SecureReporting:
     """What clients of this party do when they are chosen."""
-    return lambda node, given, training: SecureVisit(node, given, training, party).report()
+    heard = news or SumNews()
+    return lambda node, given, training: SecureVisit(node, given, training, party, heard).report()

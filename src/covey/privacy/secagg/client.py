@@ -75,7 +75,7 @@ class SumClient:
         terms: What the server proposes; nothing of it is believed.
         identity: Its lasting key.
         directory: Everybody's public identities, which must not come from the server of this sum.
-        least: In sums of fewer clients it takes no part.
+        least: It takes no part in sums that fewer clients can open.
         about: The hash of what this client's numbers are computed from.
         randomness: The operating system's, unless the sum is simulated.
     """
@@ -88,8 +88,10 @@ class SumClient:
         self._identity, self._directory, self._randomness = identity, directory, randomness
         if wrong := mistake(terms):
             raise self._refusal(f"proposed what cannot be: {wrong}")
-        if client not in terms.clients or terms.least < least:
-            raise self._refusal(f"proposed a sum of at least {terms.least} clients; {least} and itself must be in it")
+        if client not in terms.clients:
+            raise self._refusal("proposed a sum without this client")
+        if (opens := fewest(terms)) < least:
+            raise self._refusal(f"proposed a sum that {opens} clients can open; {least} or more must be needed")
         if terms.about != about:
             raise self._refusal("gave this client other weights, or other terms of reports, than the sum is about")
         if terms.simulated and not randomness.seeded:

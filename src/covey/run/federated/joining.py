@@ -18,7 +18,7 @@ from covey.engines.service.guest_keys import GuestKey, read_key
 from covey.engines.service.guest_visit import pay_visit
 from covey.engines.transport.refusals import shown
 from covey.errors import PeerLost, PlanError, WireError
-from covey.federated.client import SecureReporting, visits
+from covey.federated.client import SecureReporting, SumNews, visits
 from covey.federated.local_training import ClientTraining, LocalResult, LocalTraining, refuse_settings
 from covey.federated.messages import AGGREGATOR, COORDINATOR, ComeBack, Configuration
 from covey.federated.reports.report_form import EncodedTraining
@@ -47,11 +47,31 @@ A_DAY = 86_400.0  # the longest that a client stays away, whatever the service s
 
 @dataclass(slots=True)
 class Attendance:
-    """What a client has done: how often it came, and how many of its reports were sent, and refused."""
+    """What a client has done: how often it came, and how many of its reports were sent, and refused.
+
+    Of secure sums: why it took no part in the last one that it did not help to open, and the smallest that it did.
+    """
 
     visits: int = 0
     reports: int = 0
     refused: int = 0
+    withdrew: str = ""
+    smallest: int | None = None
+
+
+class ToldSums(SumNews):
+    """Says of how many clients sums are, and why this one takes no part in one."""
+
+    def __init__(self, done: Attendance, say: Callable[[str], None]) -> None:
+        self._done, self._say = done, say
+
+    def opens(self, number: int, clients: int) -> None:
+        self._done.smallest = min(clients, self._done.smallest or clients)
+        self._say(f"round {number + 1}: its sum has {clients} clients")
+
+    def withdrew(self, number: int, why: str) -> None:
+        self._done.withdrew = shown(why)
+        self._say(f"round {number + 1}: {shown(why)}")
 
 
 class ToldTraining:
@@ -99,7 +119,7 @@ def join(
         patience: For how long the service is dialled again while nobody answers.
         identities: The list by which the clients of secure sums know each other. With it, nothing but secure sums is
             taken part in.
-        fewest: The clients that a secure sum must have.
+        fewest: It takes no part in secure sums that fewer clients can open.
         workers: The processes of this machine that train together as this client.
         say: Hears what happens.
     """
@@ -197,7 +217,9 @@ class JoinedClient:
             if self._party:
                 from covey.federated.private.secure_client import reporting_securely
 
-                self._secure = reporting_securely(replace(self._party, context=told_to_all(*wanted)))
+                self._secure = reporting_securely(
+                    replace(self._party, context=told_to_all(*wanted)), ToldSums(self.done, self._say)
+                )
             self._told = wanted
             self._say(f"joined {self.endpoint} as {shown(welcome.name[:64])}: {shown(text)}, with {count} samples")
         return self._training

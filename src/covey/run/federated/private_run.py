@@ -108,14 +108,17 @@ class PrivateRun:
         if not (asked.privacy or asked.strategy.secure):
             return
         told = PrivacyFacts(secure_sums=asked.strategy.secure is not None, randomness=self.randomness.source)
+        if told.secure_sums:
+            told.smallest_sum = min((one.reports for one in log.rounds if one.state == "committed"), default=None)
         if asked.privacy and self.spending:
             covered, budget = asked.privacy.covered, self.spending.budget
             told.noise, told.clip, told.rate, told.delta = covered.noise, covered.clip, covered.rate, budget.delta
             told.rounds = sum(rounds for _, _, rounds in budget.spent)
             told.epsilon = (budget.used if covered.noise else math.inf) if told.rounds else 0.0
             told.limit = budget.epsilon if math.isfinite(budget.epsilon) else None
-            if result.stopped == "budget" and log.begun < asked.rounds and not self.spending.left:
-                result.stopped = "privacy"
+            if result.stopped == "budget" and log.begun < asked.rounds:
+                declined = log.rounds and log.rounds[-1].declined and log.rounds[-1].state == "abandoned"
+                result.stopped = "declined" if declined else result.stopped if self.spending.left else "privacy"
         result.privacy = told
 
 

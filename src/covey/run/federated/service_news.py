@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from covey.message import Address
+from covey.engines.transport.refusals import shown
+from covey.federated.messages import SumWithdrawal
+from covey.message import Address, Message
+from covey.observe.instruments import Instrument
 from covey.observe.membership import RoundLog, RoundRecord
 
-NAMED = 20  # clients whose coming is told
+NAMED = 20  # clients whose coming is told, or why they take no part
 
 
 class ServiceNews:
@@ -44,6 +47,22 @@ class ServiceNews:
             self._told, self._tries = place + 1, 0
         if log.rounds and log.rounds[-1].state == "not begun":
             self._told, self._tries = len(log.rounds) - 1, log.rounds[-1].tries
+
+
+class DeclinedSums(Instrument):
+    """Says which clients take no part in a secure sum, and why: of each client once."""
+
+    def __init__(self, name: Callable[[Address], str], say: Callable[[str], None]) -> None:
+        self._name, self._say, self._told = name, say, set[Address]()
+        self.lines: list[str] = []
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        told = sender in self._told or len(self._told) >= NAMED
+        if told or not isinstance(message, SumWithdrawal) or not message.why:
+            return
+        self._told.add(sender)
+        self.lines.append(f"{sender} ({self._name(sender)}) declined a secure sum: {shown(message.why)}")
+        self._say(self.lines[-1])
 
 
 def reason(record: RoundRecord) -> str:

@@ -40,7 +40,7 @@ from covey.run.federated.federating import service_plan
 from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
-from covey.run.federated.service_news import ServiceNews
+from covey.run.federated.service_news import DeclinedSums, ServiceNews
 from covey.run.federated.service_request import SERVED, going_on, known_identities, service_facts, service_request
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, at_least_one
@@ -144,6 +144,7 @@ class Serving:
         self._over = False
         self._say = asked.options.output.say
         self._news = ServiceNews(self._say)
+        self._declined = DeclinedSums(clients.name, self._say)
 
     def run(
         self, score_every: int, told: Callable[[Any, dict[str, float]], None] | None, checkpoint: str | Path | None
@@ -163,7 +164,7 @@ class Serving:
                 judge=judge, score=score.score if asked.task.evaluate else None,
                 teller=GuestTeller(tallies, CLIENT), interrupt=interrupt, look=lambda: self._look(log),
                 kept=state, over=self._end,
-                watching=[self._reports, *self._watching(judge)],
+                watching=[self._reports, self._declined, *self._watching(judge)],
             )  # fmt: skip
             if kept:
 
@@ -262,7 +263,7 @@ class Serving:
             watch.conclude(outcome.seconds)
         result = conclude(
             service_facts(self.asked), judge, outcome.tallies.values(), seconds=outcome.seconds,
-            stopped=outcome.stopped, failures=self._shown.lines(),
+            stopped=outcome.stopped, failures=[*self._shown.lines(), *self._declined.lines],
         )  # fmt: skip
         result.participation = log.told()
         self.private.tell(result, log)
