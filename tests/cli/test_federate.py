@@ -67,6 +67,7 @@ def test_a_private_run_shows_what_was_spent(runner: CliRunner, tmp_path: Path) -
     words = " ".join(shown.output.split())
     smallest = f"sums of reports only (smallest sum: {told['smallest_sum']} clients)"
     assert f"{smallest}; epsilon {told['epsilon']:.3g} of 8 spent at delta 0.001" in words
+    assert "loss not told (dp)" in words and "loss nan" not in words
     assert "chance from a seed, for simulation only" in words and told["epsilon"] <= 8 == told["limit"]
 
 

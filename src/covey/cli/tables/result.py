@@ -49,7 +49,9 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
     if target:
         yield "target", _reached(result, target)
     if scores := _scores(result.history):
-        yield "final", Text("  ".join(f"{name} {number(value)}" for name, value in scores.items()))
+        untold = "not told (dp)" if result.privacy and result.privacy.delta is not None else "nan"
+        shown = {name: untold if math.isnan(value) else number(value) for name, value in scores.items()}
+        yield "final", Text("  ".join(f"{name} {value}" for name, value in shown.items()))
     if result.best:
         when = f"after {format_duration(result.best.seconds)} and {result.best.samples:,} samples"
         yield "best", Text(f"{result.best.metric} {number(result.best.value)}, {when}")
