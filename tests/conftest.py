@@ -46,8 +46,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `full` what tests/shares.txt leaves to the slow run: of like cases all but a part, chosen by name."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as `full` what tests/shares.txt leaves to the slow run: of like cases all but a part, chosen by name.
+
+    Whoever asks for a file, a test or a keyword gets all of it.
+    """
+    if config.option.keyword or any(".py" in arg for arg in config.args):
+        return
     shares = {name: float(part) for part, name in share_lines()}
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
