@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import covey
 from covey.errors import PlanError
+from covey.model.scored import ScoredModel
 from covey.scoring import accuracy
 from covey.task import Task, load_task
 
@@ -169,6 +170,28 @@ def test_accuracy_restores_the_mode_after_an_error() -> None:
     with pytest.raises(RuntimeError):
         accuracy((X, Y))(model)
     assert model.training
+
+
+def test_a_function_of_the_users_own_scores_a_model_in_eval_mode() -> None:
+    class Judged(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(4, 3), nn.Dropout(0.5), nn.BatchNorm1d(3).eval())
+
+    seen = []
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        seen.append([model.training, *(part.training for part in model.children())])
+        return {"same": float(torch.equal(model(X), model(X))), "gradients": float(torch.is_grad_enabled())}
+
+    model = Judged()
+    assert ScoredModel(model, evaluate).measure() == {"same": 1, "gradients": 1}
+    assert [part.training for part in (model, *model)] == [True, True, True, False]
+    task = Task(
+        model=Judged, data=(X, Y), optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        loss=nn.functional.cross_entropy, batch_size=5, evaluate=evaluate,
+    )  # fmt: skip
+    assert covey.fit(task, "bsp", workers=1, engine="simulated", epochs=2).history[-1]["same"] == 1
+    assert len(seen) > 2 and not any(any(modes) for modes in seen)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +31,19 @@ def accuracy(dataset: Data, batch_size: int = 1000) -> Callable[[nn.Module], dic
     return _Accuracy(dataset, batch_size, check_data(dataset, "accuracy"))
 
 
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Meanwhile the model is in eval mode: no dropout, and batch norm by its running statistics."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        # One by one, because the user may keep some layers in eval mode while training.
+        for module, training in modes:
+            module.training = training
+
+
 def target_of(task: Task, until: str) -> Target:
     """The target as it is meant for this task; one that no score of the task can meet is refused."""
     target = parse_target(until, task.better)
@@ -55,18 +69,11 @@ class _Accuracy:
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
-            with torch.no_grad():
-                right, seen = 0, 0
-                for x, y in _batches(self.dataset, self.batch_size):
-                    right += int((model(x.to(device)).argmax(dim=1) == y.to(device)).sum())
-                    seen += len(y)
-        finally:
-            # One by one, because the user may keep some layers in eval mode while training.
-            for module, training in modes:
-                module.training = training
+        with eval_mode(model), torch.no_grad():
+            right, seen = 0, 0
+            for x, y in _batches(self.dataset, self.batch_size):
+                right += int((model(x.to(device)).argmax(dim=1) == y.to(device)).sum())
+                seen += len(y)
         if seen != self.samples:
             raise PlanError(
                 f"accuracy: len(data) was {self.samples} and is {seen} now; a data set must keep its length"

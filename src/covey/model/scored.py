@@ -19,6 +19,7 @@ from covey.atomic_file import replacing
 from covey.faults import in_task
 from covey.model.flat import Flat
 from covey.observe.progress import MEASURED
+from covey.scoring import eval_mode
 from covey.task import scores
 from covey.vector import Piece, Vector, mean_
 
@@ -200,7 +201,7 @@ class ScoredModel:
     def measure(self) -> dict[str, float]:
         """What the task's evaluate says of this model."""
         assert self._evaluate is not None
-        with in_task("evaluate(model)"):
+        with in_task("evaluate(model)"), eval_mode(self.module):
             return scores(self._evaluate(self.module))
 
     def score(self, snapshots: Sequence[Snapshot]) -> Mapping[str, float]:

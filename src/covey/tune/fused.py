@@ -1,7 +1,6 @@
 """Train several trials of equal shapes in one pass (HiveMind, Narayanan et al. 2018), where that is faster.
 
-Only what one pass computes as separate ones would: one worker, plain SGD, data in tensors, models without buffers and
-dropout. Everything else is trained alone.
+For one worker, plain SGD, data in tensors, and models without buffers and dropout; all others are trained alone.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from covey.data.feed import Feed
 from covey.model import build
 from covey.model.threads import one_thread
 from covey.names import task_name
+from covey.scoring import eval_mode
 from covey.task import Task
 from covey.task.file import task_of
 from covey.tune import fused_state
@@ -271,7 +271,8 @@ class FusedTraining:
             for name, p in one.model.named_parameters():
                 p.copy_(self.params[name][number])
         assert one.task.evaluate is not None
-        scores = one.task.evaluate(one.model)
+        with eval_mode(one.model):
+            scores = one.task.evaluate(one.model)
         if one.segment.metric not in scores:
             raise KeyError(f"no metric {one.segment.metric!r}; there are: {', '.join(sorted(scores))}")
         return finite(float(scores[one.segment.metric]))

@@ -14,7 +14,7 @@ from covey.names import option
 from covey.policy.pbt import Pbt
 from covey.policy.pop import Pop
 from covey.policy.search import SearchLimits, SearchPolicy
-from covey.scoring import target_of
+from covey.scoring import eval_mode, target_of
 from covey.simulate import parse_duration
 from covey.target import Better, Target, direction
 from covey.task import Task, load_task
@@ -130,6 +130,8 @@ def _metrics(task: Task, wanted: str | None) -> list[str]:
     assert task.evaluate is not None
     try:
         with torch.random.fork_rng(devices=[]):
-            return sorted(task.evaluate(build.model(task, 0)))
+            model = build.model(task, 0)
+            with eval_mode(model):
+                return sorted(task.evaluate(model))
     except Exception:  # of the user's code, with the usual arguments: trials have others, and tell what goes wrong
         return sorted({*task.better}) if wanted is None else []

@@ -13,6 +13,7 @@ from covey.data.feed import Feed
 from covey.data.shards import Shards
 from covey.model import build
 from covey.observe.result import Result
+from covey.scoring import eval_mode
 from covey.task import Task
 
 HELD = 2  # batches on which the loss is told
@@ -56,8 +57,6 @@ class HeldLoss:
         self.batches = [feed.take(deal.indices(0, step)) for step in range(HELD)]
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        model.eval()
-        with torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             losses = [float(self.task.forward(model, batch)) for batch in self.batches]
-        model.train()
         return {"loss": sum(losses) / len(losses)}

@@ -19,6 +19,7 @@ from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.model import build
 from covey.observe.result import Result
 from covey.run import fit
+from covey.scoring import eval_mode
 from covey.task import Task, load_task
 
 T = TypeVar("T")
@@ -169,7 +170,7 @@ class SimulatedTrials:
         if self.task.evaluate is None or computing > share:
             return int(share / computing)
         model, before = build.model(self.task, self.seed), time.thread_time()
-        with suppress(Exception):  # what is wrong with it, a run tells better
+        with suppress(Exception), eval_mode(model):  # what is wrong with it, a run tells better
             self.task.evaluate(model)
         return int(share / (computing + SCORES * (time.thread_time() - before)))
 
