@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 import covey
+from covey.advise.choose import advise
 from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.situation import Situation, look
 from covey.advise.trials import spot
 from covey.advise.trials.spot import weigh
 from covey.errors import PlanError
-from covey.simulate import Cluster
+from covey.run.options import options
+from covey.run.request import request
+from covey.simulate import Cluster, from_flags
 from covey.simulate.cluster_file import read
 from covey.simulate.spot_trace import read_trace
 from covey.task import Task, load_task
@@ -123,3 +127,21 @@ def test_a_trace_of_more_workers_than_there_are_is_refused_with_the_number_that_
         spot.check(trace, now)  # type: ignore[arg-type]
     now.workers = 4
     spot.check(trace, now)  # type: ignore[arg-type]
+
+
+def test_where_machines_may_vanish_every_command_survives_the_loss_of_one(task: Task) -> None:
+    steady = look(task, 4, from_flags(bandwidth="1mbit", compute="1ms"))
+    spot = replace(steady, spot=True)
+    assert any(one.spec.startswith("adpsgd +") for one in advise(task, DIGITS, steady).choices), "which cannot go on"
+    advice = advise(task, DIGITS, spot)
+    assert any("on several, use --engine ray --workers 4 --checkpoint kept" in line for line in advice.findings)
+    assert len(advice.choices) > 10 and not any(one.spec.startswith("adpsgd +") for one in advice.choices)
+    for choice in [*advice.choices[:4], *(one for one in advice.choices if one.workers == 1)]:
+        words = shlex.split(choice.command)
+        given = {name: words[words.index(f"--{name}") + 1] for name in ("workers", "on-failure")}
+        assert given == {"workers": "2:4" if choice.workers > 1 else "1", "on-failure": given["on-failure"]}
+        kept = {"checkpoint": "kept"} if "--checkpoint" in words else {}
+        asked = options({"epochs": 1, "on_failure": given["on-failure"], "engine": "simulated", **kept})
+        request(task, choice.spec, given["workers"], asked)  # or it refuses
+    far = advise(task, DIGITS, spot, command="--engine 'lab(hosts=4)'").choices
+    assert any("--workers 4 --checkpoint kept --on-failure restart --engine 'lab" in one.command for one in far)

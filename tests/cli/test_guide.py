@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from typer.testing import CliRunner
 
-from covey.catalog.guide import QUESTIONS, Answers, suggestions, then
+from covey.catalog.guide import QUESTIONS, Answers, on_several_machines, suggestions, then
 from covey.cli import app
 from covey.errors import PlanError
 from covey.run.options import options
@@ -62,6 +62,19 @@ def test_what_was_answered_decides(answers: Answers) -> None:
         assert not any(spec.startswith(waiting) for spec in specs), "the fast ones would wait"
     if answers.link == "10mbit" and answers.fits == "yes":
         assert not {"allreduce", "bsp", "ssp(bound=3)"} & set(specs), "whole gradients in every step"
+
+
+def test_on_machines_that_vanish_the_guide_says_what_several_of_them_need(runner: CliRunner) -> None:
+    told = [(answers, on_several_machines(answers)) for answers in ALL]
+    assert all(bool(said) == ("continue" in suggestions(answers)[0].command) for answers, said in told)
+    shown = runner.invoke(app, ["strategies", "--answers", "link=100mbit, equal=no, vanish=yes"])
+    command = "covey run train.py --engine ray --workers 4 --checkpoint kept --on-failure restart"
+    assert f"{command} --strategy 'easgd(period=16)'" in shown.stdout
+    assert "--bandwidth 100mbit --slow 3:2x --spot" in shown.stdout
+    for answers in (Answers(vanish="yes"), Answers(vanish="yes", equal="no", link="100mbit")):
+        words = shlex.split(on_several_machines(answers))
+        kept = options({"epochs": 1, "on_failure": "restart", "checkpoint": "kept"})
+        request("examples/digits.py", flag(words, "--strategy"), flag(words, "--workers"), kept)  # or it refuses
 
 
 def test_a_rate_is_taken_for_what_it_is() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch.optim import Optimizer
@@ -16,7 +16,8 @@ from covey.advise.situation import Situation
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.model import build
-from covey.strategy import Strategy
+from covey.run.checks import why_not_reborn, why_stuck
+from covey.strategy import Role, Strategy
 from covey.task import Task
 
 ALONE = "local_sgd"  # with one worker: plain training, as without covey
@@ -77,7 +78,7 @@ def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> C
     """The strategy, if it can run here."""
     try:
         strategy = resolve(spec, now.workers)
-        strategy.layout(now.workers, None)
+        roles = strategy.layout(now.workers, None)
         if strategy.terms.accept:
             strategy.terms.accept(optimizer)
         if task.clip_norm is not None:
@@ -86,9 +87,17 @@ def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> C
         return None
     if strategy.taxonomy.architecture == "memory" and not now.one_machine:
         return None
+    if now.spot and not _comes_and_goes(strategy, roles, task):
+        return None
     verdicts = tuple(judge(strategy, now))
     kept = all(verdict.ok for verdict in verdicts[:MUST])
     return Candidate(spec=spec, strategy=strategy, verdicts=verdicts) if kept else None
+
+
+def _comes_and_goes(strategy: Strategy, roles: Sequence[Role], task: Task) -> bool:
+    """Whether a range of workers of this strategy goes on when some are lost."""
+    free = strategy.ranges and not strategy.terms.chooses
+    return free and not why_not_reborn(strategy, roles) and not why_stuck(task, strategy, roles)
 
 
 MUST = 3  # of the verdicts of `judge`: without these a strategy is no candidate

@@ -18,6 +18,7 @@ IDLE = 0.1  # a share of the step: below this the network is no bottleneck
 MOST_PREPARERS, WORTH = 16, 1.05  # tried; more are worth it if a step is shorter than this many times
 STALE = 4.0  # updates: a gradient this old hurts
 COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where workers sum them"}
+KEPT = "kept"  # the folder of checkpoints in commands
 EVERY_STEP = ("allreduce", "bsp", "sliced")
 
 
@@ -27,7 +28,7 @@ def of(
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
     network = [*_data(now, every_step(steps) or 0.0), *_network(now, steps), *_compression(offers)]
-    return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now)]
+    return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now), *_spot(now)]
 
 
 def _alone(ranked: Sequence[RankedStrategy], now: Situation) -> Iterator[str]:
@@ -106,9 +107,22 @@ def _spread(now: Situation) -> Iterator[str]:
         yield f"Step times differ by {now.spread:.0%} between workers: whoever waits for all waits for the slowest."
 
 
-def command(name: str, spec: str, workers: int, until: str | None, like: str) -> str:
-    """What to type to run it for real, scored as often as in the trials; `like` holds further flags."""
-    words = ["covey", "run", name, "--strategy", spec, "--workers", str(workers)]
+def _spot(now: Situation) -> Iterator[str]:
+    if now.spot and now.workers > 1:
+        flags = f"--engine ray --workers {now.workers} --checkpoint {KEPT} --on-failure restart"
+        yield f"A range of workers is for one machine and virtual time: on several, use {flags}."
+
+
+def command(name: str, spec: str, workers: int, until: str | None, like: str, spot: bool = False) -> str:
+    """What to type to run it for real, scored as often as in the trials; `like` holds further flags.
+
+    On spot machines it survives the loss of one: with a range of workers, or, on a cluster, from a checkpoint.
+    """
+    ranged = spot and workers > 1 and not like
+    many = f"{max(workers // 2, 1)}:{workers}" if ranged else str(workers)
+    words = ["covey", "run", name, "--strategy", spec, "--workers", many]
+    words += ["--on-failure", "continue"] if ranged else []
+    words += ["--checkpoint", KEPT, "--on-failure", "restart"] if spot and not ranged else []
     words += ["--until", until, "--scores", str(SCORES)] if until else []
     return shlex.join(words) + (f" {like}" if like else "")
 

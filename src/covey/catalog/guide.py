@@ -179,6 +179,15 @@ def _suggested(choice: Choice, command: str) -> Suggestion:
     return Suggestion(spec, why, f"{command} --strategy {shlex.quote(spec)}")
 
 
+def on_several_machines(answers: Answers, task: str = "train.py", workers: int = 4) -> str:
+    """The command for several machines where the suggested ones are for one; empty elsewhere."""
+    if answers.vanish == "no" or answers.stay == "yes" or answers.fits == "no":
+        return ""
+    spec = suggestions(answers, task, workers)[0].spec
+    flags = f"--engine ray --workers {workers} --checkpoint kept --on-failure restart"
+    return f"covey run {task} {flags} --strategy {shlex.quote(spec)}"
+
+
 def then(answers: Answers, task: str = "train.py", workers: int = 4) -> str:
     """The command that measures instead of guessing."""
     if answers.stay == "yes":
@@ -186,4 +195,5 @@ def then(answers: Answers, task: str = "train.py", workers: int = 4) -> str:
     if answers.fits == "no":
         return f"covey search {task} --machines {workers}"
     link = "" if answers.link == MACHINE else f" --bandwidth {answers.link}"
-    return f"covey advise {task} --workers {workers}{link}"
+    slow = f" --slow {workers - 1}:2x" if answers.equal == "no" else ""
+    return f"covey advise {task} --workers {workers}{link}{slow}{' --spot' if answers.vanish == 'yes' else ''}"

@@ -99,13 +99,11 @@ def _check_metric(task: Task, scheduler: ReduceLROnPlateau, given: Options) -> N
         )
 
 
-def check_rebirth(
-    task: Task, chosen: Strategy, roles: Sequence[Role], workers: WorkerRange, given: Options
-) -> bool:  # fmt: skip
+def check_rebirth(task: Task, chosen: Strategy, roles: Sequence[Role], workers: WorkerRange, given: Options) -> bool:
     """Whether lost workers of this run are born again; refused, with what would work, where they cannot be."""
     if given.checkpoints.on_failure != "continue":
         return False
-    if not (why := _why_not(chosen, roles) or _stuck(task, chosen, roles)):
+    if not (why := why_not_reborn(chosen, roles) or why_stuck(task, chosen, roles)):
         return True
     if workers.least:
         raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
@@ -120,7 +118,7 @@ def check_rebirth_of_loops(chosen: Strategy, roles: Sequence[Role], given: Optio
     if given.checkpoints.on_failure != "continue":
         return False
     if all(role.together for role in roles):
-        why = _why_not(chosen, roles)
+        why = why_not_reborn(chosen, roles)
     else:
         able = [name for name, entry in catalog.STRATEGIES.items() if _summed(entry.example or name, entry.on_loss)]
         able.append("malt(barrier=true)")  # whose workers have one model only with this setting
@@ -266,7 +264,8 @@ def check_seats(faults: FaultPlan, plan: Plan) -> None:
         )
 
 
-def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
+def why_not_reborn(chosen: Strategy, roles: Sequence[Role]) -> str:
+    """Why workers of this strategy are not replaced when they are lost; empty where they are."""
     codec, kinds = chosen.composition.codec, {role.address.role for role in roles}
     if chosen.on_loss != "continue":
         able = [name for name, entry in catalog.STRATEGIES.items() if entry.on_loss == "continue"]
@@ -288,7 +287,7 @@ def _why_not(chosen: Strategy, roles: Sequence[Role]) -> str:
     return ""
 
 
-def _stuck(task: Task, chosen: Strategy, roles: Sequence[Role]) -> str:
+def why_stuck(task: Task, chosen: Strategy, roles: Sequence[Role]) -> str:
     """Servers that wait for each other's norms do not hear of a worker whose gradient only some of them have."""
     servers = sum(role.address.role == "server" for role in roles)
     if task.clip_norm is None or servers < 2 or chosen.terms.clips != "each update":

@@ -22,6 +22,7 @@ from covey.run.processes import on_processes
 from covey.run.request import Request, at_rate
 from covey.simulate import parse_duration
 from covey.spec import Call, SpecError, bind, parse_call, unknown
+from covey.spec.worker_range import WorkerRange
 from covey.task import Task
 
 INSECURE = (
@@ -30,7 +31,7 @@ INSECURE = (
 )
 
 
-def engine_of(given: Options) -> Engine | None:
+def engine_of(given: Options, workers: WorkerRange | None = None) -> Engine | None:
     """The engine of a cluster that is asked for, if it reads all that was given; None for those of this machine."""
     call = parse_call(given.engine)
     engine = None
@@ -38,7 +39,7 @@ def engine_of(given: Options) -> Engine | None:
         engine = bind(call, _kind(call, given.engine), "engine", given.engine)
     elif call.settings:
         raise PlanError(f"the engine {call.name} has no settings: write {option('engine', call.name)}")
-    check(given, call.name, engine)
+    check(given, call.name, engine, workers)
     return engine
 
 

@@ -195,8 +195,9 @@ def fit(
 def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: Options) -> Result:
     """The same, with the options in one."""
     read_counts.notes()  # what was read before this run is not its own
-    given = implied(given, parse_workers(workers))
-    engine = engine_of(given)
+    team = parse_workers(workers)
+    given = implied(given, team)
+    engine = engine_of(given, team)
     if engine is None:
         name = parse_call(given.engine).name
         if name == "local":
@@ -209,7 +210,7 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: O
             if asked.strategy.composition.mesh:  # the checkpoint decides where its model is cut
                 asked = request(task, strategy, workers, given)
             return heard(replace(asked, options=given, lead=lead), name, RUNNERS[name])
-    if host_only(engine, task, strategy, parse_workers(workers).most, given.training.rate):
+    if host_only(engine, task, strategy, team.most, given.training.rate):
         raise SystemExit(0)
     with refusing(engine):
         return heard(request(task, strategy, workers, given), given.engine, lambda asked: on_cluster(asked, engine))

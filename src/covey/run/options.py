@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
@@ -30,6 +30,7 @@ from covey.run.option_parts import (
     option_names,
 )  # fmt: skip
 from covey.run.registering.register_options import RegisterOptions, check_store
+from covey.spec.worker_range import WorkerRange
 from covey.task.arguments import check_kind, kinds
 
 FOR: Mapping[frozenset[Kind], str] = {
@@ -109,10 +110,14 @@ def options(given: Mapping[str, Any]) -> Options:
     return Options(**engine, **{part: PARTS[part](**values) for part, values in parts.items()})  # type: ignore[arg-type]
 
 
-def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> None:
+def check(
+    given: Options, name: str, engine: Engine | type[Engine] | None, workers: WorkerRange | None = None
+) -> None:  # fmt: skip
     """Refuse what the engine of this name does not read; `engine` is that of a cluster."""
     kind: Kind = "cluster" if engine else "simulated" if name == "simulated" else "local"
     refused = engine.refuses if engine else {}
+    if engine and given.checkpoints.on_failure == "continue" and given.copies.replicas == 1:
+        _refuse_going_on(name, refused, workers)
     for part in given.parts:
         for given_name in given_names(part):
             if kind not in part.read_by:
@@ -127,8 +132,18 @@ def check(given: Options, name: str, engine: Engine | type[Engine] | None) -> No
             f"{option(name, getattr(given.lead, name))} needs {option('checkpoint', 'DIR')}: a second launcher goes on "
             "from the newest checkpoint"
         )
-    if given.checkpoints.on_failure == "continue" and kind == "cluster":
+
+
+def _refuse_going_on(name: str, refused: Mapping[str, str], workers: WorkerRange | None) -> NoReturn:
+    """Workers come and go on one machine and in virtual time; say what protects a run on a cluster."""
+    restart = f"{option('on_failure', 'restart')} with {option('checkpoint', 'DIR')}"
+    if "on_failure" in refused:
+        restart += " on the engine ray or lab"
+    if workers and workers.least:
         raise PlanError(
-            f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use "
-            f"{option('on_failure', 'restart')}"
+            f"{option('workers', workers)}: a range of workers is for the engines local and simulated, not for {name}: "
+            f"use {option('workers', workers.most)}, and against lost machines {restart}"
         )
+    raise PlanError(
+        f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use {restart}"
+    )

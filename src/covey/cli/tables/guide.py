@@ -45,18 +45,19 @@ def answers_of(text: str | None) -> Answers:
 
 def told(answers: Answers) -> dict[str, Any]:
     """The guide's answer, as it goes to JSON."""
-    from covey.catalog.guide import suggestions, then
+    from covey.catalog.guide import on_several_machines, suggestions, then
 
     return {
         "answers": asdict(answers),
         "suggestions": [asdict(one) for one in suggestions(answers)],
+        "on_several_machines": on_several_machines(answers),
         "then": then(answers),
     }
 
 
 def print_guide(asked: GuideFlags, beside: str | None, output: options.OutputFlags) -> None:
     """Three suggestions with their reasons and commands."""
-    from covey.catalog.guide import suggestions, then
+    from covey.catalog.guide import on_several_machines, suggestions, then
 
     if beside is not None:
         raise PlanError(f"--guide looks for a strategy: covey strategies --guide, without {beside}")
@@ -67,7 +68,11 @@ def print_guide(asked: GuideFlags, beside: str | None, output: options.OutputFla
     console = json_file.console(output.json)
     for number, one in enumerate(suggestions(answers), 1):
         _print_suggestion(console, number, one)
-    console.print("\nto measure instead of guessing", style="dim")
+    if elsewhere := on_several_machines(answers):
+        console.print("\na range of workers is for one machine; on several, restart from a checkpoint", style="dim")
+        console.print(f"  {elsewhere}", soft_wrap=True, markup=False)
+    slow = " (with your own --slow)" if "--slow" in then(answers) else ""
+    console.print(f"\nto measure instead of guessing{slow}", style="dim")
     console.print(f"  {then(answers)}", soft_wrap=True, markup=False)
 
 
