@@ -71,7 +71,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory, page: Path | str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.full] if page.name in GROUPS else [])
+        for page in PAGES
+        if blocks(page, "python")
+    ],
+)
 def test_python_examples(page: Path, desk: Path, warm: Warm) -> None:
     for number, block in enumerate(blocks(page, "python")):
         script = desk / f"{page.stem}_{number}.py"
