@@ -97,6 +97,7 @@ def scored(inputs: tuple[torch.Tensor, torch.Tensor]) -> Any:
     """The loss on all samples, as a metric."""
 
     def evaluate(model: nn.Module) -> dict[str, float]:
+        model.train()  # what chance and batches do to a model counts in these scores, too
         with torch.no_grad():
             return {"error": float(functional.cross_entropy(model(inputs[0]), inputs[1]))}
 

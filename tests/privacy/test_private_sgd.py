@@ -202,7 +202,7 @@ def test_settings_and_federated_runs_are_refused() -> None:
             PrivateSgd(**wrong)
     with pytest.raises(PlanError, match="Task: private must be a PrivateSgd"):
         task("yes")  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match=r"use '\+ dp'"):
+    with pytest.raises(PlanError, match=r"hide who took part with '\+ dp'"):
         covey.federate(task(PrivateSgd(noise=1.0)), "fedavg", 4, per_round=2, rounds=1, runs=False)
 
 

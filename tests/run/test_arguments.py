@@ -64,7 +64,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "register": {"text", "none"}, "store": {"no text", "none"},
     },
     "covey.join": {
-        "model": {"module"}, "strategy": {"no text", "none"}, "servers": {"count", "none"}, "seed": {"count", "zero"},
+        "strategy": {"no text", "none"}, "servers": {"count", "none"}, "seed": {"count", "zero"},
         "checkpoint": {"no text", "none"}, "resume": {"no text", "none"}, "interface": {"text", "no text"},
         "insecure": {"truth"},
     },
