@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Whoever asks for a file, a test or a keyword gets all of it.
     """
-    if config.option.keyword or any(".py" in arg for arg in config.args):
+    if config.option.keyword or any(arg.partition("::")[0].endswith(".py") for arg in config.args):
         return
     shares = {name: float(part) for part, name in share_lines()}
     families: dict[str, list[pytest.Item]] = {}

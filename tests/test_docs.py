@@ -22,6 +22,7 @@ import covey
 from covey import catalog
 from covey.cli import app
 from covey.engines.lab import iproute
+from covey.spec.call import SpecError
 from tests.tutorial import FENCE, follow
 from tests.warm import Warm
 
@@ -122,12 +123,14 @@ def understood(words: list[str]) -> dict[str, object]:
     return dict(context.params)
 
 
-def test_a_flag_or_a_strategy_that_does_not_exist_is_not_understood() -> None:
+def test_a_flag_a_command_or_a_strategy_that_does_not_exist_is_not_understood() -> None:
     with pytest.raises(Exception, match="No such option: --nosuch"):
         understood(["run", "examples/digits.py", "--nosuch", "3"])
     with pytest.raises(Exception, match="No such command 'sumbit'"):
         understood(["jobs", "sumbit"])
-    assert understood(["run", "x.py", "--strategy", "nosuch"])["strategy"] == "nosuch"
+    flags = understood(["run", "x.py", "--strategy", "nosuch"])
+    with pytest.raises(SpecError, match="nosuch"):
+        catalog.resolve(str(flags["strategy"]), 8)
 
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))

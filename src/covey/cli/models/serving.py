@@ -97,7 +97,7 @@ class VersionFlags(FlagGroup):
         str | None, flag("--canary", "NAME=SHARE", "Try a new version, such as digits:4=5%, and promote it.", CHOICE)
     ] = None
     enough: Annotated[
-        int, flag("--canary-requests", "N", "Answers of it after which that is decided.", CHOICE, least=1)
+        int, flag("--canary-requests", "N", "Answers of it after which it may be promoted.", CHOICE, least=1)
     ] = 1000
     also: Annotated[
         str | None, flag("--also", "NAME,…", "Serve these versions, too; feedback says which is better.", CHOICE)
