@@ -27,7 +27,7 @@ $(engines): pyproject.toml constraints.txt
 run: setup  ## compare five strategies on the digits, with two workers
 	$(python) -m covey compare examples/digits.py --workers 2 --until 'accuracy>=0.95' --report report.html
 
-# Two at a time, but for what watches the clock on real processes; tests/test_house.py checks where that is.
+# Three at a time, but for what watches the clock on real processes; tests/test_house.py checks where that is.
 clock := tests/real tests/clusters tests/safety
 
 test:  ## lint, types, layers and the quick tests
@@ -36,9 +36,9 @@ test:  ## lint, types, layers and the quick tests
 	@$(MAKE) --no-print-directory -j 2 types together
 	$(python) -m pytest -m 'not full and alone' $(clock)
 
-# Types are checked beside them, as some tests wait for processes that they have started.
+# More at a time than cores, and types beside them, as some tests wait for processes that they have started.
 together: setup
-	$(python) -m pytest -m 'not full and not alone' -n 2 --dist loadgroup
+	$(python) -m pytest -m 'not full and not alone' -n 3 --dist loadgroup
 
 test-full:  ## the same with the slow tests
 	@$(MAKE) --no-print-directory -j 2 $(engines) packages
