@@ -128,7 +128,8 @@ class Endpoint:
             given.check()
         except WireError as error:
             raise RequestRefused(422, {"error": str(error)}) from None
-        self._driver.judge(given.id, given.loss, given.label)
+        if reason := self._driver.judge(given.id, given.loss, given.label):
+            raise RequestRefused(409, {"error": reason})
         return 200, {}
 
 

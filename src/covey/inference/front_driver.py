@@ -76,9 +76,12 @@ class FrontDriver:
             self.times.append(self._loop.now - begun)
         return answer
 
-    def judge(self, ticket: int, loss: float | None, label: int | None) -> None:
-        """A client says how good an answer was."""
-        self.deliver(InferenceFeedback(ticket, loss, label, sender=CLIENTS))
+    def judge(self, ticket: int, loss: float | None, label: int | None) -> str:
+        """A client says how good an answer was; why that would change nothing, if it would not."""
+        feedback = InferenceFeedback(ticket, loss, label, sender=CLIENTS)
+        if not (reason := self.choice.objection(feedback)):
+            self.deliver(feedback)
+        return reason
 
     def deliver(self, message: Message) -> None:
         """The front hears this."""

@@ -56,6 +56,11 @@ class Exp3(NothingOverdue):
     def collect(self, version: int, answer: InferenceAnswer, now: float) -> InferenceAnswer | None:
         return answer
 
+    def objection(self, feedback: InferenceFeedback) -> str:
+        if feedback.loss is None:
+            return "exp3 reads losses: send `loss`, from 0 to 1, or serve with --select exp4, which reads labels, too"
+        return "" if feedback.ticket in self._chosen else _unknown(feedback.ticket)
+
     def learn(self, feedback: InferenceFeedback) -> None:
         """A loss counts more, the less probable it was that this version would be asked (it is seen less often)."""
         if (chosen := self._chosen.pop(feedback.ticket, None)) and feedback.loss is not None:
@@ -122,6 +127,9 @@ class Exp4:
         """Those that are due and have no answer at all are answered with the first one, when it comes."""
         return next((vote.due - now for vote in self._open.values() if vote.due > now), None)
 
+    def objection(self, feedback: InferenceFeedback) -> str:
+        return "" if feedback.ticket in self._votes else _unknown(feedback.ticket)
+
     def learn(self, feedback: InferenceFeedback) -> None:
         """Each version is judged by what it said, whatever the others did."""
         if (vote := self._votes.pop(feedback.ticket, None)) is None:
@@ -158,3 +166,7 @@ def _remember(known: OrderedDict[int, Any], ticket: int, value: Any) -> None:
     known[ticket] = value
     while len(known) > REMEMBERED:
         known.popitem(last=False)
+
+
+def _unknown(ticket: int) -> str:
+    return f"{ticket} is not the `id` of one of the last {REMEMBERED} answers, or was judged already"

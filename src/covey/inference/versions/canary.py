@@ -92,6 +92,9 @@ class Canary(NothingOverdue):
             self._judge()
         return answer
 
+    def objection(self, feedback: InferenceFeedback) -> str:
+        return "errors and times judge a canary: serve both versions with --also NAME, and feedback chooses among them"
+
     def learn(self, feedback: InferenceFeedback) -> None:
         """Only errors and times count here."""
 

@@ -33,8 +33,12 @@ class VersionChoice(Protocol):
         """Seconds until there may be something overdue."""
         ...
 
+    def objection(self, feedback: InferenceFeedback) -> str:
+        """Why this feedback would change nothing, and what would; empty if it is of use."""
+        ...
+
     def learn(self, feedback: InferenceFeedback) -> None:
-        """A client says how good an answer was."""
+        """A client says how good an answer was; only feedback without an objection comes here."""
         ...
 
     def decided(self) -> TrialDecided | None:
@@ -66,6 +70,9 @@ class OneVersion(NothingOverdue):
 
     def collect(self, version: int, answer: InferenceAnswer, now: float) -> InferenceAnswer | None:
         return answer
+
+    def objection(self, feedback: InferenceFeedback) -> str:
+        return "one version answers everything: serve others too, with --also NAME, and feedback chooses among them"
 
     def learn(self, feedback: InferenceFeedback) -> None:
         """Nothing depends on it."""
