@@ -111,6 +111,42 @@ def test_a_version_that_only_chance_makes_look_worse_is_not_withdrawn() -> None:
     assert trial.winner == 1
 
 
+@pytest.mark.parametrize(
+    ("bad", "winner", "said"),
+    [
+        ("none", 1, "; the old version misses the objective"),
+        ("as late", 1, "; both versions miss the objective"),
+        ("later", 0, "; both versions miss the objective"),
+        ("fails", 0, "; the old version misses the objective"),
+        ("full", 1, "; both versions miss the objective"),
+    ],
+)
+def test_while_the_old_version_misses_its_objective_a_new_one_may_be_late_but_not_fail(
+    bad: str, winner: int, said: str
+) -> None:
+    """Half of the old version's answers are late."""
+    trial = canary(enough=200)
+    for number in range(1000):
+        counted(trial, 0, 200, 0.2 if number % 2 else 0.01)
+    for number in range(800):
+        half, most = number % 2 == 0, number % 4 > 0
+        match bad:
+            case "as late":
+                counted(trial, 1, 200, 0.2 if half else 0.01)
+            case "later":
+                counted(trial, 1, 200, 0.2 if most else 0.01)
+            case "fails":
+                counted(trial, 1, 200 if number % 5 else 500, 0.01)
+            case "full":
+                counted(trial, 1, 429 if half else 200, 0.01)
+            case _:
+                counted(trial, 1, 200, 0.01)
+        if (decided := trial.decided()) is not None:
+            break
+    assert decided is not None
+    assert (decided.winner, decided.reason[decided.reason.rindex(";") :]) == (winner, said)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
 def test_other_shares_are_refused(share: float) -> None:
     with pytest.raises(PlanError, match="between 0 and 100"):

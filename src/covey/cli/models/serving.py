@@ -194,7 +194,7 @@ def with_versions(
         if not found:
             raise PlanError(f"--canary {versions.canary}: write a version and its share, such as digits:4=5%")
         settings = CanarySettings(
-            share=float(found[2]) / 100, enough=versions.enough, objective=wishes.front.objective
+            share=float(found[2]) / 100, enough=versions.enough, objective=wishes.front.objective, promised=wishes.share
         )
         return replace(wishes, also=(named(found[1]),), choice=Canary(settings))
     if versions.also:

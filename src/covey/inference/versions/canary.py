@@ -10,6 +10,7 @@ from random import Random
 
 from covey.errors import PlanError
 from covey.inference.messages import InferenceAnswer, InferenceFeedback, InferenceRequest, TrialDecided
+from covey.inference.request_desk import FULL, LATE, OK
 from covey.inference.versions.choice import NothingOverdue
 from covey.message import raw
 
@@ -25,16 +26,18 @@ class CanarySettings:
 
     Args:
         share: Of the requests that it gets.
-        enough: Answers of it after which it is promoted, if its share of bad ones is not larger than allowed. It is
-            withdrawn when it is surely worse, or after four times as many.
+        enough: Answers of it after which it is promoted, if its shares of failed and of late ones are not larger than
+            allowed. It is withdrawn when one of them surely is, or after four times as many.
         objective: Seconds after which an answer is late.
-        worse: By how much the share of its bad answers may exceed that of the old version.
+        worse: By how much each of these shares may exceed that of the old version.
+        promised: The share of answers that should not be late.
     """
 
     share: float
     enough: int = 1000
     objective: float
     worse: float = 0.01
+    promised: float = 0.99
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -43,23 +46,26 @@ class CanarySettings:
 
 @dataclass(slots=True)
 class AnswerCounts:
-    """Answers of a version, and those of them that failed or were late."""
+    """Answers of a version, and those of them that failed or were late.
+
+    They are judged apart: an old version that is too slow for its load is no excuse for a new one that fails.
+    """
 
     answers: int = 0
     failed: int = 0
-    late: int = 0
+    late: int = 0  # also those that a full queue or the deadline has refused
 
     @property
-    def bad(self) -> float:
-        """The share of those that were either."""
-        return (self.failed + self.late) / self.answers if self.answers else 0.0
+    def shares(self) -> tuple[float, float]:
+        """Of failed and of late ones."""
+        return self.failed / max(1, self.answers), self.late / max(1, self.answers)
 
-    @property
-    def surely_bad(self) -> float:
-        """What the true share is at least (Wilson's lower bound)."""
-        count, square = self.answers, SURE * SURE
-        spread = math.sqrt(self.bad * (1 - self.bad) / count + square / (4 * count**2))
-        return (self.bad + square / (2 * count) - SURE * spread) / (1 + square / count)
+
+def at_least(share: float, count: int) -> float:
+    """What the true share is at least, if so many gave this one (Wilson's lower bound)."""
+    square = SURE * SURE
+    spread = math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    return (share + square / (2 * count) - SURE * spread) / (1 + square / count)
 
 
 class Canary(NothingOverdue):
@@ -84,10 +90,10 @@ class Canary(NothingOverdue):
         took = now - self._arrived.pop(answer.ticket)
         count = self.counts[version]
         count.answers += 1
-        if answer.status != 200:
-            count.failed += 1
-        elif took > self.settings.objective:
+        if answer.status in (FULL, LATE) or (answer.status == OK and took > self.settings.objective):
             count.late += 1
+        elif answer.status != OK:
+            count.failed += 1
         if version == NEW and self.winner is None:
             self._judge()
         return answer
@@ -108,10 +114,10 @@ class Canary(NothingOverdue):
 
     def _judge(self) -> None:
         old, new = self.counts
-        allowed = old.bad + self.settings.worse
-        if new.answers >= SOON and new.surely_bad > allowed:
+        pairs = [(share, before + self.settings.worse) for share, before in zip(new.shares, old.shares, strict=True)]
+        if new.answers >= SOON and any(at_least(share, new.answers) > allowed for share, allowed in pairs):
             self._decide(STABLE)
-        elif new.answers >= self.settings.enough and new.bad <= allowed:
+        elif new.answers >= self.settings.enough and all(share <= allowed for share, allowed in pairs):
             self._decide(NEW)
         elif new.answers >= LONGEST * self.settings.enough:
             self._decide(STABLE)
@@ -123,6 +129,12 @@ class Canary(NothingOverdue):
             f"{count.failed} failed and {count.late} late of {count.answers} answers of the {name} version"
             for name, count in (("new", new), ("old", old))
         )
+        missed = 1 - self.settings.promised
+        if new.shares[1] > missed:
+            both = "both versions miss" if old.shares[1] > missed else "the new version misses"
+            said += f"; {both} the objective"
+        elif old.shares[1] > missed:
+            said += "; the old version misses the objective"
         self._news = TrialDecided(winner, said)
 
 
