@@ -30,7 +30,7 @@ def test_every_flag_is_passed_on(
         "--least 0.6 --selection 30s --reporting 2m --no-overlap --availability daily --compute 20ms "
         f"--speed-spread 0.1 --bandwidth 1gbit --uplink 1mbit --latency 9ms --link-spread 0.2 --seed 3 "
         f"--until accuracy:0.9 --score-every 2 --epsilon 8 --timing-only --save {tmp_path}/m.safetensors "
-        "--log csv:a.csv --no-record"
+        f"--log csv:a.csv --no-record --checkpoint {tmp_path}/kept --every 5m --resume {tmp_path}/old"
     )
     shown = runner.invoke(app, ["federate", "simulate", "task.py:mine", *flags.split()])
     assert shown.exit_code == 0, shown.output
@@ -41,6 +41,7 @@ def test_every_flag_is_passed_on(
         "overlap": False, "availability": "daily", "compute": "20ms", "speed_spread": 0.1, "bandwidth": "1gbit",
         "uplink": "1mbit", "latency": "9ms", "link_spread": 0.2, "seed": 3, "until": "accuracy:0.9", "score_every": 2,
         "epsilon": 8.0, "timing_only": True, "save": tmp_path / "m.safetensors", "log": ["csv:a.csv"], "runs": False,
+        "checkpoint": tmp_path / "kept", "every": "5m", "resume": tmp_path / "old",
     }  # fmt: skip
 
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
 from covey import atomic_file
 from covey.cli import json_file
 from covey.cli.errors import FAILED, INTERRUPTED
-from covey.cli.options import KeepFlags, OutputFlags, Voice
+from covey.cli.options import OutputFlags, Voice
 from covey.errors import PlanError, SaveError
 from covey.names import option
 from covey.reminders import reminded
@@ -56,8 +56,17 @@ class ShownRequest:
         return f"{self.strategy} · {self.workers} {self.called}{many} · {self.engine}"
 
 
+class KeptFlags(Protocol):
+    """The flags that say where a run is kept, and how often."""
+
+    @property
+    def checkpoint(self) -> Path | None: ...
+    @property
+    def every(self) -> str | None: ...
+
+
 def refuse_early(
-    request: ShownRequest, keeping: KeepFlags | None = None, register: str | None = None, *, stall: str | None = None,
+    request: ShownRequest, keeping: KeptFlags | None = None, register: str | None = None, *, stall: str | None = None,
     faults: str | None = None, spot_trace: Path | None = None,
 ) -> None:
     """Refuse what can be seen to be wrong before torch is imported, which takes seconds."""

@@ -24,8 +24,9 @@ class PaceSteering:
     """
 
     def __init__(
-        self, clients: int, terms: RoundTerms, needed: int, seconds: float | None = None, there: int | None = None
-    ) -> None:
+        self, clients: int, terms: RoundTerms, needed: int, seconds: float | None = None, there: int | None = None,
+        began: float = 0.0,
+    ) -> None:  # fmt: skip
         """Steer a population.
 
         Args:
@@ -34,13 +35,15 @@ class PaceSteering:
             needed: The clients that a round, or an update, needs.
             seconds: What a round is expected to take until one has been measured.
             there: The clients that may take part now; None: nobody knows, perhaps all of them.
+            began: The time of the service when this begins, of one that goes on from a checkpoint.
         """
         self._terms, self._needed = terms, needed
         self.small = clients <= SMALL * terms.goal
         self.seconds = min(seconds or terms.selection / 4, terms.selection)
         self._expected = max(needed, clients if there is None else there)  # in a cycle
         self._came, self._before = set[int](), there or 0  # who came in this cycle, and how many did in the one before
-        self._end = self._next = self._cycle()  # of this cycle, and the length of the one after it
+        self._first = self._next = self._cycle()  # the length of the first cycle, and of the one after this
+        self._end = began + self._first  # of this cycle
 
     def _cycle(self) -> float:
         """How long all who are there may take to come once."""
@@ -56,7 +59,7 @@ class PaceSteering:
 
     def first(self) -> float:
         """Seconds in which all clients come for the first time."""
-        return self._soon() if self.small else self._end
+        return self._soon() if self.small else self._first
 
     def came(self, now: float, client: int) -> None:
         """A client has checked in."""

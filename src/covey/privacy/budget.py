@@ -30,6 +30,9 @@ class PrivacyBudget:
     def check(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise PlanError(f"epsilon={self.epsilon}: a number above 0 is needed")
+        self._check_spent()
+
+    def _check_spent(self) -> None:
         if not LEAST_DELTA <= self.delta < 1:
             raise PlanError(f"delta={self.delta}: from {LEAST_DELTA} to 1")
         for noise, rate, rounds in self.spent:
@@ -70,7 +73,7 @@ class PrivacyBudget:
         try:
             spent = tuple((float(noise), float(rate), int(rounds)) for noise, rate, rounds in kept["spent"])
             found = PrivacyBudget(epsilon=self.epsilon, delta=float(kept["delta"]), spent=spent)
-            found.check()
+            found._check_spent()  # without a limit only what was spent is counted
         except (LookupError, TypeError, ValueError, OverflowError, PlanError) as error:
             raise CheckpointError(f"the checkpoint's privacy budget cannot be read: {error!r}") from None
         if found.delta != self.delta:

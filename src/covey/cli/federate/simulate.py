@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from covey.cli import options
 from covey.cli.errors import explained
@@ -59,6 +59,24 @@ class PopulationFlags(options.FlagGroup):
     link_spread: Annotated[float, flag("--link-spread", "SIGMA", "How much their links differ.", CLIENTS)] = 0.5
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeptRoundFlags(options.FlagGroup):
+    """What to keep of a run between its rounds."""
+
+    checkpoint: Annotated[
+        Path | None, flag("--checkpoint", "DIR", "Write checkpoints to this folder, between rounds.", options.KEEP)
+    ] = None
+    every: Annotated[
+        str | None, flag("--every", "TIME", "The virtual time between two checkpoints. (usual: 60s)", options.KEEP)
+    ] = None
+    resume: Annotated[
+        Path | None, flag("--resume", "DIR", "Continue from the checkpoint in this folder.", options.KEEP)
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "every": self.every or "60s"}
+
+
 @options.grouped
 def command(
     *,
@@ -72,6 +90,7 @@ def command(
     epsilon: Epsilon = None,
     timing_only: Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only.", CLIENTS)] = False,
     save: SavedModel = None,
+    keeping: KeptRoundFlags,
     log: options.Log = None,
     record: options.RecordFlags,
     output: options.OutputFlags,
@@ -85,9 +104,9 @@ def command(
     with explained(output.voice):
         request = ShownRequest(
             strategy=strategy, workers=population.clients, engine="simulated", until=until, output=output,
-            files={"model": save}, called="client",
+            files={"model": save, "checkpoint": keeping.checkpoint}, called="client",
         )  # fmt: skip
-        refuse_early(request)
+        refuse_early(request, keeping)
         with importing(output.voice):
             from covey.run import federate
 
@@ -95,7 +114,7 @@ def command(
             request,
             lambda watcher: federate(
                 task, strategy, **population.arguments(), **rounds.arguments(), seed=seed, until=until,
-                score_every=score_every, epsilon=epsilon, timing_only=timing_only, save=save,
+                score_every=score_every, epsilon=epsilon, timing_only=timing_only, save=save, **keeping.arguments(),
                 log=log or (), runs=record.folder, command=request.command, watcher=watcher,
             ),
         )  # fmt: skip

@@ -135,7 +135,7 @@ class VirtualActor:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "address", "begun", "compute", "ended", "heard", "held", "host", "life", "links", "lost", "machine",
+        "address", "begun", "between", "compute", "ended", "heard", "held", "host", "life", "links", "lost", "machine",
         "mailbox", "memories", "name", "node", "pace", "replica", "role", "settled", "step", "threads", "waiting",
         "world",
     )  # fmt: skip
@@ -163,6 +163,7 @@ class VirtualActor:
         self.links: dict[Address, VirtualLink] = {}
         self.heard: dict[Address, float] = {}
         self.ended = self.held = False  # held: its main program stands before a step
+        self.between: Callable[[VirtualActor], None] | None = None  # called before each step, and at save points
         if kept:
             kept.restore_chance(self.rng)
             self.mailbox.waiting.extend(kept.mailbox)
@@ -211,6 +212,8 @@ class VirtualActor:
     def training(self) -> bool:
         going = self.pace.training()
         self.step = self.pace.step
+        if self.between:
+            self.between(self)
         return going
 
     def receive_nowait(self, want: Receive) -> Message | None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
@@ -14,6 +15,7 @@ from covey.data.shards import Shards
 from covey.engines.virtual.guests import GroupedWork, GuestEngine, GuestPlan
 from covey.engines.virtual.guests.guest_tally import GuestsAside
 from covey.engines.virtual.progress_watch import ProgressWatch
+from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.federated.buffering import buffering
 from covey.federated.client import visits
 from covey.federated.coordinator import FederatedService, coordinating
@@ -28,6 +30,7 @@ from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.observe.callbacks import Callback
+from covey.observe.facts import RunOrigin
 from covey.observe.membership import RoundLog
 from covey.observe.progress import Watcher
 from covey.observe.result import Result, conclude
@@ -35,9 +38,11 @@ from covey.run.federated.federated_options import PopulationOptions, RoundOption
 from covey.run.federated.federated_request import FederatedRequest, facts, federated_request
 from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
+from covey.run.federated.simulated_keeping import SimulatedKeeping, check_keeping
 from covey.run.listening import listening
-from covey.run.option_parts import OutputOptions, TrainingOptions, VirtualOptions, at_least_one
+from covey.run.option_parts import CheckpointOptions, OutputOptions, TrainingOptions, VirtualOptions, at_least_one
 from covey.run.options import Options
+from covey.run.registering.registration import origin_of
 from covey.run.saving import save_model
 from covey.run.simulated import failing
 from covey.simulate.population import CLIENT, PopulationCluster
@@ -75,6 +80,9 @@ def federate(
     epsilon: float | None = None,
     timing_only: bool = False,
     save: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: str = "60s",
+    resume: str | os.PathLike[str] | None = None,
     command: str = "",
     watcher: Watcher | None = None,
     callbacks: Sequence[Callback] = (),
@@ -111,6 +119,9 @@ def federate(
         epsilon: What the run may spend of privacy, with "+ dp": it finds the noise, or ends the run when it is spent.
         timing_only: Simulate time and traffic without training.
         save: Write the model to this safetensors file.
+        checkpoint: Write checkpoints to this folder, between rounds.
+        every: The virtual time after which the next one is written, when the round that is under way is over.
+        resume: Continue from the newest checkpoint in this folder; clients come anew.
         command: The command line to write into the result.
         watcher: An object that is shown the run's progress.
         callbacks: Objects of subclasses of `covey.Callback`, which hear of the run.
@@ -125,6 +136,7 @@ def federate(
         engine="simulated",
         training=TrainingOptions(seed=seed, rate=rate),
         virtual=VirtualOptions(timing_only=timing_only),
+        checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
         output=OutputOptions(save=save, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs),
     )
     at_least_one(clients=clients, per_round=per_round, rounds=rounds, score_every=score_every)
@@ -137,32 +149,41 @@ def federate(
     )
     asked = federated_request(task, strategy, partition, crowd, waits, rounds, until, epsilon, given)
     cluster = repr(asked.population)
+    check_keeping(given.checkpoints, asked.strategy.form.esgd is not None)
     with listening(given, lambda: facts(asked), asked.name, asked.task.callbacks, cluster) as listeners:
+        record = listeners.record.path.name if listeners and listeners.record else ""
+        origin = origin_of(given, asked.text, clients, "simulated", record)
         if listeners is None:
-            return train(asked, score_every)
+            return train(asked, score_every, origin)
         heard = replace(asked, options=listeners.heard(given))
-        result = train(heard, score_every, listeners.scored)
+        result = train(heard, score_every, origin, listeners.scored, listeners.kept)
         listeners.concluded(result)
         return result
 
 
 def train(
-    asked: FederatedRequest, score_every: int, told: Callable[[Any, dict[str, float]], None] | None = None
-) -> Result:
-    """Perform a run; `told` hears of each score."""
-    with one_thread(), failing():
-        return _train(asked, score_every, told)
+    asked: FederatedRequest, score_every: int, origin: RunOrigin,
+    told: Callable[[Any, dict[str, float]], None] | None = None, kept: Callable[[Path], None] | None = None,
+) -> Result:  # fmt: skip
+    """Perform a run; `told` hears of each score, `kept` of each checkpoint."""
+    judge = RoundReferee(score_every, asked.target)
+    judge.told = told or judge.told
+    replicas, log = service_replicas(asked), RoundLog(asked.population.clients)
+    keeping = SimulatedKeeping.of(asked, replicas[COORDINATOR], log, judge, origin, kept)
+    with one_thread(), failing(), keeping.begun() as attempt:
+        result = _train(asked, replicas, keeping, attempt)
+    result.keep_origins(keeping.origins)
+    return result
 
 
 def _train(
-    asked: FederatedRequest, score_every: int, told: Callable[[Any, dict[str, float]], None] | None
+    asked: FederatedRequest, replicas: dict[Address, Replica], keeping: SimulatedKeeping, attempt: VirtualAttempt
 ) -> Result:
+    log, judge = keeping.log, keeping.judge
     given, population, seed = asked.options, asked.population, asked.options.training.seed
-    judge = RoundReferee(score_every, asked.target)
-    judge.told = told or judge.told
-    replicas, log = service_replicas(asked), RoundLog(population.clients)
-    steering = pace_steering(asked, replicas[COORDINATOR])
+    steering = pace_steering(asked, replicas[COORDINATOR], attempt.clock)
     private = PrivateRun.of(asked)
+    private.begun = log.begun
     form = asked.strategy.form.make(replicas[COORDINATOR].layout, seed)
     private.form = form
     service = FederatedService(
@@ -177,7 +198,7 @@ def _train(
     scoring = score.score if score and asked.task.evaluate else None
     outcome = GuestEngine(
         plan, {role.address: replicas[role.address] for role in plan.roles}, PopulationCluster(population=population),
-        [GuestsAside(watch, CLIENT) for watch in watching], judge, scoring, guests,
+        [GuestsAside(watch, CLIENT) for watch in watching], judge, scoring, guests, attempt=attempt, keep=keeping.keep,
     ).run()  # fmt: skip
     for shown in watching:
         shown.conclude(outcome.seconds)
@@ -236,7 +257,7 @@ def service_replicas(asked: FederatedRequest) -> dict[Address, Replica]:
     return {COORDINATOR: replica, AGGREGATOR: replica}
 
 
-def pace_steering(asked: FederatedRequest, replica: Replica) -> PaceSteering:
+def pace_steering(asked: FederatedRequest, replica: Replica, now: float = 0.0) -> PaceSteering:
     """How clients are told when to come; what a round takes is first guessed by the median client's machine."""
     population, task, samples = asked.population, asked.task, sum(map(len, asked.samples))
     batches = asked.strategy.local.batches(samples, task.batch_size) / population.clients
@@ -244,7 +265,7 @@ def pace_steering(asked: FederatedRequest, replica: Replica) -> PaceSteering:
     needed = asked.strategy.buffer or asked.terms.goal
     steering = SteadyPace if asked.privacy else PaceSteering
     return steering(
-        population.clients, asked.terms, needed, population.visit(batches, size), population.present(0.0)
+        population.clients, asked.terms, needed, population.visit(batches, size), population.present(now), now
     )
 
 

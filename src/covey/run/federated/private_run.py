@@ -35,6 +35,7 @@ class PrivateRun:
         directory: The public identities of clients, for secure sums.
         party: The part of simulated clients in secure sums; real ones have their own.
         form: In which reports travel.
+        begun: The rounds that were over when this process began: who is drawn from then on has a stream of its own.
     """
 
     asked: FederatedRequest
@@ -43,6 +44,7 @@ class PrivateRun:
     directory: Mapping[int, bytes] = field(default_factory=dict)
     party: Any = None
     form: ReportForm | None = None
+    begun: int = 0
 
     @staticmethod
     def of(asked: FederatedRequest, randomness: RandomnessSource | None = None) -> PrivateRun:
@@ -66,7 +68,8 @@ class PrivateRun:
         """Makes the selection of a round."""
         if not self.asked.privacy:
             return None
-        terms, rate, drawn = self.asked.terms, self.asked.privacy.covered.rate, self.randomness.of("drawn")
+        terms, rate = self.asked.terms, self.asked.privacy.covered.rate
+        drawn = self.randomness.of("drawn", self.begun) if self.begun else self.randomness.of("drawn")
         return lambda: PoissonSelection(terms, rate, drawn)
 
     @property

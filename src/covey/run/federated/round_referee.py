@@ -11,8 +11,8 @@ class RoundReferee(Referee):
 
     def __init__(self, rounds: int, target: Target | None) -> None:
         super().__init__(every=1, target=target)
-        self._rounds, self._updates = rounds, 0
+        self._rounds, self.updates = rounds, 0
 
     def due(self, samples: int, seconds: float = 0.0) -> bool:
-        self._updates += 1
-        return self._updates % self._rounds == 0
+        self.updates += 1
+        return self.updates % self._rounds == 0

@@ -182,7 +182,9 @@ class Serving:
     def _serve(self, replica: Replica, log: RoundLog, wishes: ServiceWishes) -> ServiceOutcome:
         asked = self.asked
         needed = asked.strategy.buffer or asked.terms.goal
-        steering = (SteadyPace if asked.privacy else PaceSteering)(asked.population.clients, asked.terms, needed)
+        steering = (SteadyPace if asked.privacy else PaceSteering)(
+            asked.population.clients, asked.terms, needed, began=wishes.kept.seconds if wishes.kept else 0.0
+        )
         private = self.private
         private.form = asked.strategy.form.make(replica.layout, asked.options.training.seed)
         service = FederatedService(

@@ -16,6 +16,7 @@ from covey.engines.virtual.guests.guest_computing import GroupedWork, GuestCompu
 from covey.engines.virtual.guests.guest_faults import GuestFaults
 from covey.engines.virtual.guests.guest_links import GuestLinks
 from covey.engines.virtual.guests.guest_tally import GuestTeller
+from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.run_scores import Score
 from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor
 from covey.membership import Departed, Life
@@ -24,7 +25,7 @@ from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.observe.referee import Referee
 from covey.observe.tally import Tally, Teller
-from covey.program import Effect, Node
+from covey.program import Effect, Node, SavePoint
 from covey.simulate import Cluster, Network
 from covey.strategy import Plan, Role
 
@@ -38,7 +39,7 @@ class GuestPlan:
         count: How many there are; they are numbered from 0.
         visit: The program of one visit, which gives the seconds until the next one.
         window: The first window of a guest that ends after a time, in which it may be there; None: it stays away.
-        first: When a guest comes for the first time, if it may.
+        first: After how many seconds a guest comes for the first time, if it may.
         grouped: Which of their work is done together.
     """
 
@@ -48,6 +49,10 @@ class GuestPlan:
     window: Callable[[int, float], tuple[float, float] | None]
     first: Callable[[int], float]
     grouped: GroupedWork | None = None
+
+
+Keep = Callable[[VirtualActor, Teller], None]
+"""Keeps a role, and what was counted so far."""
 
 
 def _nobody(message: Message) -> None:
@@ -69,16 +74,27 @@ class GuestEngine(VirtualEngine):
     def __init__(
         self, plan: Plan, replicas: Mapping[Address, Replica], cluster: Cluster, instruments: Sequence[Instrument],
         referee: Referee, score: Score | None, guests: GuestPlan, faults: GuestFaults | None = None,
+        attempt: VirtualAttempt | None = None, keep: Keep | None = None,
     ) -> None:  # fmt: skip
+        """`attempt` says where the run begins; `keep` is called before each step of the role that trains."""
         self._guests, self._faults = guests, faults
-        super().__init__(plan, replicas, cluster, instruments, referee, score)
+        super().__init__(plan, replicas, cluster, instruments, referee, score, attempt=attempt)
         self._own = list(self._actors.values())
+        if keep:
+            self._keep_between_steps(keep)
         self._visits: dict[int, int] = {}  # how many a guest has begun
         self._windows: dict[int, float] = {}  # when the window ends in which a guest was last
         self._jitter = chance(plan.seed, Address(f"{guests.role}s", 0), "jitter")  # of all guests
         self._away: dict[int, float] = {}  # how long a guest stays away whose visit is over
         if faults:
             faults.attach(self, self._perform, self._links)
+
+    def _keep_between_steps(self, keep: Keep) -> None:
+        teller = self._scores.teller
+        for actor in self._own:
+            if actor.role.trains:
+                actor.between = lambda actor: keep(actor, teller)
+        self._perform[SavePoint] = lambda thread, effect: thread.actor.between and thread.actor.between(thread.actor)
 
     @property
     def agenda(self) -> Agenda:
@@ -103,7 +119,7 @@ class GuestEngine(VirtualEngine):
 
     def run(self) -> VirtualOutcome:
         for number in range(self._guests.count):
-            self._expect(number, self._guests.first(number))
+            self._expect(number, self._agenda.now + self._guests.first(number))
         if self._guests.count < MANY:
             return super().run()
         gc.freeze()  # what waits for a million guests need not be looked at again and again
@@ -179,7 +195,7 @@ class GuestEngine(VirtualEngine):
         life = lost.life._replace(number=lost.life.number + 1, step=max(0, lost.pace.step))
         actor = self._replaced(lost, lost.replica, life)
         lost.memories.begin_again()
-        actor.memories = lost.memories
+        actor.memories, actor.between = lost.memories, lost.between
         if lost.role.trains:  # it begins again with the step in which it was lost
             actor.pace.step, actor.pace.stop_at = max(-1, lost.pace.step - 1), lost.pace.stop_at
         self._actors[who] = actor
