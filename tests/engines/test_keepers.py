@@ -13,7 +13,7 @@ from covey.data.stripe_cache.keeper import as_vector
 from covey.data.stripe_cache.keeper_messages import KEEPER, READER, BringStripe, GiveUpStripe, HungUp, WantStripe
 from covey.data.stripe_cache.stripe import Stripe, owners
 from covey.engines.keeper.virtual_hosts import VirtualHosts
-from covey.message import Address
+from covey.message import Address, Message
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 
 SIZE, HOSTS = 1000, 4
@@ -146,3 +146,31 @@ def test_wrong_bytes_that_somebody_brings_are_refused() -> None:
         "reader 10 asked for ",
         "reader 11 asked for ",
     ]
+
+
+class Listening(VirtualHosts):
+    """Hosts that note what readers were sent."""
+
+    def __init__(self, hosts: int) -> None:
+        super().__init__(CLUSTER, STRIPES, hosts, divided)
+        self.told: list[tuple[int, str]] = []
+
+    def _deliver(self, to: Address, message: Message) -> None:
+        if to.role == READER:
+            self.told.append((to.rank, type(message).__name__))
+        super()._deliver(to, message)
+
+    def settle(self) -> None:
+        while not self._agenda.still:
+            self._agenda.step()
+
+
+def test_who_fetches_a_stripe_is_not_sent_it_too() -> None:
+    hosts = Listening(2)
+    far = next(stripe for stripe in STRIPES if owners(stripe, HOST_NAMES[:2])[0] == "host1")
+    hosts._deliver(KEEPER_0, WantStripe(far, 0, SIZE, sender=FIRST))
+    hosts.settle()
+    hosts.stores[1].store(far, STRIPES[far])  # by a reader there that had lost its keeper
+    hosts._deliver(KEEPER_0, WantStripe(far, 0, SIZE, sender=SECOND))
+    hosts.settle()
+    assert hosts.told == [(FIRST.rank, "FetchStripe"), (SECOND.rank, "StripeBytes")]

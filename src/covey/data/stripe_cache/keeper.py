@@ -133,7 +133,8 @@ class Keeper:
         """(From the keeper who has it) Bytes for who waits for them here."""
         wanted = self._wanted.get(found.stripe, WantedStripe())
         span, data = (found.first, found.last), bytes_of(found.data)
-        for want in [one for one in wanted.waiting if (one.first, one.last) == span]:
+        served = [one for one in wanted.waiting if (one.first, one.last) == span and one.sender != wanted.fetching]
+        for want in served:  # who fetches it has been answered
             wanted.waiting.remove(want)
             await self._answer(want, data)
         if not wanted.waiting:

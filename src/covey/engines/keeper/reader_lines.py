@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from covey.data.stripe_cache.keeper_client import CHUNK, HERE, ME, SOCKET, socket_path, user_of
-from covey.data.stripe_cache.keeper_messages import READER, TO_KEEPERS, HungUp
+from covey.data.stripe_cache.keeper_messages import READER, TO_KEEPERS, FetchStripe, HungUp, StripeBytes, WantStripe
 from covey.data.stripe_cache.stripe import LARGEST
 from covey.errors import PlanError, WireError
 from covey.message import Address, Message, MessageStream, stamped, streamed
@@ -22,12 +22,31 @@ MOST = 4096  # readers at once
 
 
 class ReaderLine:
-    """One reader: what it has sent so far, and what it has not received yet."""
+    """One reader: what it has sent so far, and the answer that it has not received yet.
+
+    It asks for one stripe at a time, and brings only what it was told to fetch, so at most one stripe waits for it, or
+    of it.
+    """
 
     def __init__(self, line: socket.socket, who: Address) -> None:
         self.line, self.who = line, who
         self.stream = MessageStream(ME, LARGEST)
         self.unsent: deque[memoryview] = deque()
+        self._waits, self._fetches = False, False
+
+    def heard(self, message: Message) -> None:
+        """Refuse what a reader may not send now."""
+        asks = isinstance(message, WantStripe)
+        if asks and (self._waits or self._fetches or self.unsent):
+            raise WireError(f"{self.who} asked for a stripe before it had received the last one")
+        if not asks and (not self._fetches or not isinstance(message, TO_KEEPERS)):
+            raise WireError(f"{self.who} sent a {type(message).__name__}, which nobody had asked it for")
+        self._waits, self._fetches = asks, False
+
+    def told(self, message: Message) -> None:
+        """Note what the reader is sent."""
+        self._fetches = self._fetches or isinstance(message, FetchStripe)
+        self._waits = self._waits and not isinstance(message, StripeBytes | FetchStripe)
 
 
 class ReaderLines:
@@ -67,6 +86,7 @@ class ReaderLines:
     def send(self, to: Address, message: Message) -> None:
         """Hand a reader a message; one that is gone hears nothing."""
         if line := self._readers.get(to):
+            line.told(message)
             line.unsent.append(memoryview(streamed(stamped(message, HERE, copy=False))))
             self._flush(line)
 
@@ -95,8 +115,7 @@ class ReaderLines:
             if not (data := line.line.recv(CHUNK)):
                 return self._drop(line)
             for message in line.stream.feed(data):
-                if not isinstance(message, TO_KEEPERS):
-                    raise WireError(f"{line.who} sent a {type(message).__name__}, which is not for readers to send")
+                line.heard(message)
                 news.append(stamped(message, line.who, copy=False))
         except BlockingIOError:
             pass
