@@ -101,12 +101,12 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEndpoi
 
 @contextmanager
 def serving(
-    folder: Path, deadline: str, replicas: str = "2", more: str = "", task: str = TASK
+    folder: Path, deadline: str, replicas: str = "2", more: str = "", task: str = TASK, model: str = "model.safetensors"
 ) -> Iterator[RunningEndpoint]:
     (folder / "picky.py").write_text(task)
     save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
     flags = f"--task picky.py --replicas {replicas} --threads 1 --port 0 --body 10KB --deadline {deadline} {more}"
-    words = ["-m", "covey", "serve", "model.safetensors", *flags.split()]
+    words = ["-m", "covey", "serve", model, *flags.split()]
     environment = {name: value for name, value in os.environ.items() if name not in ("COVEY_TOKEN", "COVEY_RUNS")}
     with subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder, env=environment

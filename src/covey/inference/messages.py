@@ -44,6 +44,17 @@ class AnsweredBatch(Message):
     number: int
     rows: Vector  # of the inputs that could be computed
     reasons: tuple[str, ...] = ()  # one of each input, empty for those that could; none where all could
+    apart: bool = False  # together they could not be computed: let each be tried alone
+
+
+class StageValues(Message):
+    """What one stage of a replica makes of a batch, for the next one."""
+
+    wire_name = "inference.stage"
+    number: int  # of the batch; that of the example with which stages begin is 0
+    count: int  # inputs of the batch
+    values: Vector
+    reason: str = ""  # why there are none
 
 
 class ReplicaReady(Message):

@@ -8,7 +8,9 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from torch import Tensor
@@ -16,11 +18,14 @@ from torch import Tensor
 from covey.decoding import TEXT, UNREADABLE, file_bytes
 from covey.errors import PlanError, WireError
 from covey.inference.batch_times import BatchTimes, resized
+from covey.inference.cut_model import CutModel
 from covey.inference.replicas.replica import BatchModel
 from covey.inference.request_desk import OK, FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.virtual_service import VirtualService
 
+T = TypeVar("T")
+Times = Callable[[int], float]  # seconds of a batch of so many requests
 MOST = 64  # replicas that are tried
 READY = 1.0  # seconds before the first request, beside set-ups: replicas measure their batches
 REPEATS = 5  # of a measurement, of which the median counts
@@ -39,7 +44,7 @@ class ServiceForecast(msgspec.Struct, frozen=True):
 
     machine: str
     replicas: int  # the most that there were at a time
-    price: float  # of an hour
+    price: float  # of an hour, of all machines
     in_time: float  # share of the requests that were answered within the objective
     seconds: float  # the percentile of the objective
     keeps: bool
@@ -48,8 +53,24 @@ class ServiceForecast(msgspec.Struct, frozen=True):
 
 def measure(model: BatchModel, example: Tensor, largest: int) -> BatchTimes:
     """How long this machine takes for batches of 1, 2, 4 and so on."""
-    sizes = sorted({*(1 << power for power in range(largest.bit_length())), largest})
-    return BatchTimes(sizes, [_median(model, resized(example, size)) for size in sizes])
+    sizes = _sizes(largest)
+    return BatchTimes(sizes, [_median(partial(model, resized(example, size)))[0] for size in sizes])
+
+
+def measure_stages(model: CutModel, example: Tensor, largest: int) -> list[BatchTimes]:
+    """The same of each stage."""
+    sizes = _sizes(largest)
+    seconds: list[list[float]] = [[] for _ in model.stages]
+    for size in sizes:
+        values: Sequence[Tensor] = [resized(example, size)]
+        for number, found in enumerate(seconds):
+            took, values = _median(partial(model.part, number, values, size))
+            found.append(took)
+    return [BatchTimes(sizes, found) for found in seconds]
+
+
+def _sizes(largest: int) -> list[int]:
+    return sorted({*(1 << power for power in range(largest.bit_length())), largest})
 
 
 def read_trace(path: Path) -> list[float]:
@@ -87,13 +108,15 @@ def read_prices(path: Path) -> dict[str, MachinePrice]:
 
 
 def forecasts(
-    arrivals: Sequence[float], times: Callable[[int], float], prices: Mapping[str, MachinePrice],
+    arrivals: Sequence[float], times: Times | Sequence[Times], prices: Mapping[str, MachinePrice],
     settings: FrontSettings, share: float, most: int = MOST, scaled: ScalerSettings | None = None,
 ) -> list[ServiceForecast]:  # fmt: skip
     """What each kind of machine would cost, the cheapest that keeps the objective first.
 
     Of each kind there are as many replicas as the scaler wants, or without a scaler the fewest that keep the objective.
+    With the times of several stages each of them is a machine.
     """
+    times = [times] if callable(times) else times
     trials = {name: PlannedTrial(name, one, arrivals, times, settings, share) for name, one in prices.items()}
     found = [trial.with_scaler(scaled) if scaled else _fewest(trial, most) for trial in trials.values()]
     return sorted(found, key=lambda one: (not one.keeps, one.price, one.replicas))
@@ -106,7 +129,7 @@ class PlannedTrial:
     name: str
     machine: MachinePrice
     arrivals: Sequence[float]
-    times: Callable[[int], float]
+    times: Sequence[Times]  # of each stage
     settings: FrontSettings
     share: float
 
@@ -119,8 +142,12 @@ class PlannedTrial:
         service = VirtualService(self.settings, 0, self._seconds, scaled=scaled, setup=self.machine.setup)
         return self._forecast(service, 2 * self.machine.setup + READY)
 
-    def _seconds(self, size: int) -> float:
-        return self.times(size) / self.machine.speed
+    @property
+    def _seconds(self) -> list[Times]:
+        return [partial(self._scaled, times) for times in self.times]
+
+    def _scaled(self, times: Times, size: int) -> float:
+        return times(size) / self.machine.speed
 
     def _forecast(self, service: VirtualService, begin: float) -> ServiceForecast:
         for at in self.arrivals:
@@ -130,7 +157,7 @@ class PlannedTrial:
         in_time = sum(wait <= objective for wait in waits) / len(waits)
         late = waits[math.ceil(self.share * len(waits)) - 1]
         mean = service.replica_seconds / max(one.answered for one in answers)
-        price = self.machine.price * mean
+        price = self.machine.price * mean * len(self.times)
         return ServiceForecast(self.name, service.most, price, in_time, late, late <= objective, mean)
 
 
@@ -147,13 +174,14 @@ def _fewest(trial: PlannedTrial, most: int) -> ServiceForecast:
     return best
 
 
-def _median(model: BatchModel, rows: Tensor) -> float:
-    taken = []
-    for _ in range(REPEATS + 1):  # the first one warms up
+def _median(work: Callable[[], T]) -> tuple[float, T]:
+    """Seconds that it takes, and what it gives."""
+    taken, given = [], work()  # the first one warms up
+    for _ in range(REPEATS):
         begin = time.perf_counter()
-        model(rows)
+        work()
         taken.append(time.perf_counter() - begin)
-    return statistics.median(taken[1:])
+    return statistics.median(taken), given
 
 
 def _text(path: Path, flag: str) -> str:

@@ -43,6 +43,7 @@ class FrontSettings:
         queue: Requests that may wait for a replica; others are answered with 429.
         cache: Answers that are kept.
         largest: The most requests of a batch.
+        in_flight: Batches that a replica may have at a time, one for each of its stages.
     """
 
     objective: float
@@ -50,6 +51,7 @@ class FrontSettings:
     queue: int = 1024
     cache: int = 0
     largest: int = 256
+    in_flight: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.objective <= self.deadline:
@@ -76,6 +78,12 @@ class OpenRequest:
     arrived: float
     deadline: float
     losses: int = 0  # replicas that were lost with it
+    alone: bool = False  # it goes into no batch with others
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a replica may be lost with it."""
+        return self.losses > 0
 
 
 @dataclass(slots=True)
@@ -97,7 +105,7 @@ class RequestDesk:
         self.open: OrderedDict[int, OpenRequest] = OrderedDict()  # in the order of their deadlines
         self.waiting: OrderedDict[int, OpenRequest] = OrderedDict()
         self.late: OrderedDict[int, OpenRequest] = OrderedDict()  # those that wait and cannot be in time any more
-        self.underway: dict[Address, BatchUnderway | None] = {}
+        self.underway: dict[Address, list[BatchUnderway]] = {}
         self.sizes: dict[Address, AdaptiveBatchSize] = {}  # also of those that are gone: they may come again
         self.retiring: set[Address] = set()
         self.arrived = self.batches_sent = 0
@@ -107,7 +115,7 @@ class RequestDesk:
 
     def patience(self, now: float) -> float | None:
         """Seconds until the next deadline, of a request or of a replica's batch."""
-        due = [batch.since + self.settings.deadline for batch in self.underway.values() if batch]
+        due = [one.since + self.settings.deadline for batches in self.underway.values() for one in batches[:1]]
         if first := next(iter(self.open.values()), None):
             due.append(first.deadline)
         return max(0.0, min(due) - now) if due else None
@@ -137,7 +145,7 @@ class RequestDesk:
     def stuck(self, now: float) -> list[Address]:
         """Replicas that have not answered a batch within the deadline, which is over for all of its requests."""
         underway, longest = self.underway.items(), self.settings.deadline
-        found = [replica for replica, batch in underway if batch and batch.since + longest <= now]
+        found = [replica for replica, batches in underway if batches and batches[0].since + longest <= now]
         for replica in found:
             del self.underway[replica]
         return found
@@ -146,7 +154,7 @@ class RequestDesk:
         """Replicas that are not needed and have nothing to do any more; nobody hears of them again."""
         if self.closed and not self.open:
             self.retiring.update(self.underway)
-        found = [who for who in self.retiring if who in self.underway and self.underway[who] is None]
+        found = [who for who in self.retiring if who in self.underway and not self.underway[who]]
         for who in found:
             self.retiring.discard(who)
             del self.underway[who], self.sizes[who]
@@ -160,16 +168,22 @@ class RequestDesk:
         return LoadReport(self.arrived, len(self.waiting) + len(self.late), ready, capacity, not self.closed)
 
     def batches(self, now: float) -> Iterator[tuple[Address, RequestBatch]]:
-        """A batch for each replica that has none, as long as requests wait."""
+        """A batch for each replica that has room for one, as long as requests wait."""
         self._yield_to_others(now)
-        for replica, underway in self.underway.items():
-            if not self.waiting and not self.late:
-                return
-            if underway is None and replica not in self.retiring:
-                chosen = self._next(self.sizes[replica].now)
-                self.batches_sent += 1
-                self.underway[replica] = BatchUnderway(self.batches_sent, chosen, now)
-                yield replica, RequestBatch(self.batches_sent, Vector([torch.stack([one.row for one in chosen])]))
+        for others in range(self.settings.in_flight):  # first for those that have none
+            for replica, underway in self.underway.items():
+                if not self.waiting and not self.late:
+                    return
+                if len(underway) == others and replica not in self.retiring and self._may_follow(underway):
+                    chosen = self._next(self.sizes[replica].now)
+                    self.batches_sent += 1
+                    underway.append(BatchUnderway(self.batches_sent, chosen, now))
+                    yield replica, RequestBatch(self.batches_sent, Vector([torch.stack([one.row for one in chosen])]))
+
+    def _may_follow(self, underway: list[BatchUnderway]) -> bool:
+        """Whether the next batch may be with these: one with which a replica may be lost has it to itself."""
+        first = next(iter((self.waiting or self.late).values()))
+        return not underway or not (first.suspect or underway[-1].requests[0].suspect)
 
     def _yield_to_others(self, now: float) -> None:
         """Requests that can no longer be in time wait behind those that can (Swayam prunes them): few late, not all."""
@@ -181,11 +195,12 @@ class RequestDesk:
         """The requests that wait longest, late ones last; one with which a replica was lost goes alone."""
         chosen: list[OpenRequest] = []
         while (queue := self.waiting or self.late) and len(chosen) < most:
-            suspect = next(iter(queue.values())).losses > 0
-            if suspect and chosen:
+            first = next(iter(queue.values()))
+            alone = first.suspect or first.alone
+            if alone and chosen:
                 break
             chosen.append(queue.popitem(last=False)[1])
-            if suspect:
+            if alone:
                 break
         return chosen
 
@@ -196,7 +211,7 @@ class RequestDesk:
             first = self.times.largest_within(self.settings.budget, self.settings.largest)
         size = AdaptiveBatchSize(self.settings.budget, self.settings.largest, first)
         self.sizes.setdefault(message.sender, size)
-        self.underway[message.sender] = None
+        self.underway[message.sender] = []
 
     def _asked(self, message: InferenceRequest, now: float) -> list[InferenceAnswer]:
         self.arrived += 1
@@ -210,10 +225,16 @@ class RequestDesk:
         return []
 
     def _answered(self, message: AnsweredBatch, now: float) -> list[InferenceAnswer]:
-        batch = self.underway.get(message.sender)
-        if batch is None or batch.number != message.number:
+        underway = self.underway.get(message.sender, [])
+        batch = next((one for one in underway if one.number == message.number), None)
+        if batch is None:
             return []
-        self.underway[message.sender] = None
+        underway.remove(batch)
+        if message.apart:
+            for request in batch.requests:
+                request.alone = True
+            self._again(batch)
+            return []
         took, requests = now - batch.since, len(batch.requests)
         self.sizes[message.sender].learn(requests, took)
         self.took += LEARNING * (took - self.took)
@@ -235,17 +256,22 @@ class RequestDesk:
 
     def _lost(self, replica: Address) -> list[InferenceAnswer]:
         """Let others compute what a lost replica had; only what was lost twice, the second time alone, is given up."""
-        batch, answers = self.underway.pop(replica, None), []
-        for request in reversed(batch.requests if batch else []):
-            if request.ticket not in self.open:
-                continue
-            request.losses += 1
-            if request.losses >= MOST_LOSSES:
-                answers.append(self._refuse(request, FAILED, f"{MOST_LOSSES} replicas ended while they computed it"))
-            else:
+        answers = []
+        for batch in reversed(self.underway.pop(replica, [])):
+            for request in batch.requests:
+                request.losses += 1
+                if request.losses >= MOST_LOSSES and request.ticket in self.open:
+                    reason = f"{MOST_LOSSES} replicas ended while they computed it"
+                    answers.append(self._refuse(request, FAILED, reason))
+            self._again(batch)
+        return answers
+
+    def _again(self, batch: BatchUnderway) -> None:
+        """Let its requests wait again, before all others; not those that were answered meanwhile."""
+        for request in reversed(batch.requests):
+            if request.ticket in self.open:
                 self.waiting[request.ticket] = request
                 self.waiting.move_to_end(request.ticket, last=False)
-        return answers
 
     def _refuse(self, request: OpenRequest, status: int, reason: str) -> InferenceAnswer:
         del self.open[request.ticket]

@@ -46,11 +46,14 @@ class ServedModel:
     def __call__(self, rows: Tensor) -> Tensor:
         """The answers to stacked inputs; refused if one of them has no finite numbers."""
         with torch.inference_mode():
-            answers: Any = self.module(rows)
-        if not isinstance(answers, Tensor) or answers.shape[:1] != rows.shape[:1]:
+            return self.checked(self.module(rows), len(rows))
+
+    def checked(self, answers: Any, count: int) -> Tensor:
+        """The answers to so many inputs, as a client can have them."""
+        if not isinstance(answers, Tensor) or answers.shape[:1] != (count,):
             what = f"a tensor of {list(answers.shape)}" if isinstance(answers, Tensor) else type(answers).__name__
             raise PlanError(
-                f"{self.name} answers {len(rows)} inputs with {what}: a model that is served returns one tensor, with "
+                f"{self.name} answers {count} inputs with {what}: a model that is served returns one tensor, with "
                 "one row for each input"
             )
         if answers.is_floating_point() and not bool(answers.isfinite().all()):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import CoveyError, PlanError
+from covey.inference.cut_model import best_places
 from covey.inference.endpoint_record import EndpointRecord
 from covey.inference.front_driver import FrontDriver
 from covey.inference.messages import TrialDecided
@@ -44,7 +45,8 @@ class ServeWishes:
         share: Of the requests that should be answered in time.
         also: Other versions of the model.
         choice: Which of them computes a request.
-        threads: Of each replica; None divides the cores.
+        threads: Of each process; None divides the cores.
+        stages: Of each replica; each is a process.
         host: Where to listen.
         port: Which port; 0 takes a free one.
         certificate: Files with the certificate and the key of TLS.
@@ -59,12 +61,21 @@ class ServeWishes:
     also: tuple[ModelPlace, ...] = ()
     choice: VersionChoice | None = None
     threads: int | None = None
+    stages: int = 1
     host: str = "127.0.0.1"
     port: int = 8480
     certificate: tuple[Path, Path] | None = None
     token: str = ""
     body: int = 1 << 20
     runs: Path | None = None
+
+    def __post_init__(self) -> None:
+        least, most = self.replicas
+        if least < most and self.stages > 1:
+            raise PlanError(
+                f"--replicas {least}:{most} --stages {self.stages}: the scaler does not know how much a replica in "
+                f"stages can answer; write --replicas {least}"
+            )
 
     @property
     def scaled(self) -> ScalerSettings | None:
@@ -92,11 +103,15 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
                 f"--host {wishes.host} can be reached by others: give --tls-certificate FILE and --tls-key FILE"
             )
         token = wishes.token or ("" if local else secrets.token_urlsafe(24))
-        threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // wishes.replicas[1])
+        threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // (wishes.replicas[1] * wishes.stages))
         trial = min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest
+        places = (place, *wishes.also)
+        cuts = [best_places(load(one, say), wishes.stages) if wishes.stages > 1 else () for one in places]
         with ExitStack() as open_ones:
-            places = (place, *wishes.also)
-            forks = [open_ones.enter_context(closing(ReplicaForks(one, threads, trial))) for one in places]
+            forks = [
+                open_ones.enter_context(closing(ReplicaForks(one, threads, trial, after)))
+                for one, after in zip(places, cuts, strict=True)
+            ]
             schema = common_schema(places, say)
             with asyncio.Runner(loop_factory=_event_loops()) as runner:
                 runner.run(_serve(places, schema, wishes, listener, token, forks, show))

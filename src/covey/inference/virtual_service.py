@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ from covey.inference.messages import (
     TrialDecided,
 )
 from covey.inference.replicas.replica import BatchModel, BatchTrial, replica
+from covey.inference.replicas.stage import StagePlace, first_stage, last_stage, middle_stage
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings, scaler
 from covey.inference.versions.choice import VersionChoice
@@ -54,7 +56,7 @@ class VirtualService:
     Args:
         settings: Of the front.
         replicas: How many there are.
-        seconds: How long a replica computes a batch of so many requests.
+        seconds: How long a replica computes a batch of so many requests; or, of replicas in stages, each of these.
         model: What it computes; or a model of each version.
         link: Seconds that a message takes.
         edge: Seconds to read a request, and again to write its answer; the front does one after another.
@@ -64,13 +66,15 @@ class VirtualService:
     """
 
     def __init__(
-        self, settings: FrontSettings, replicas: int, seconds: Callable[[int], float],
+        self, settings: FrontSettings, replicas: int,
+        seconds: Callable[[int], float] | Sequence[Callable[[int], float]],
         model: BatchModel | Sequence[BatchModel] = lambda rows: rows, link: float = 0.0, *, edge: float = 0.0,
         scaled: ScalerSettings | None = None, setup: float = 0.0, choice: VersionChoice | None = None,
     ) -> None:  # fmt: skip
         self.answers: dict[int, VirtualAnswer] = {}
         self.batches: list[tuple[float, int]] = []  # when each was sent, and how large it was
-        self._agenda, self._seconds, self._link = Agenda(), seconds, link
+        self._agenda, self._link = Agenda(), link
+        self._seconds = [seconds] if callable(seconds) else seconds
         self._models = [model] if callable(model) else model
         self._edge, self._edge_free = edge, 0.0
         self._trial = BatchTrial(ROW[None], settings.budget, settings.largest) if scaled else None
@@ -134,10 +138,18 @@ class VirtualService:
         self._since[who] = max(0.0, self._agenda.now - self._setup)
         self.most = max(self.most, len(self._since))
         model = self._models[who.rank % len(self._models)]
-        self._begin(who, lambda role: replica(role.node, model, self._trial))
+        if len(self._seconds) == 1:
+            return self._begin(who, lambda role: replica(role.node, model, self._trial))
+        for place in self._places(who):
+            self._begin(place.address, partial(_stage_program, place, model))
+        return None
+
+    def _places(self, who: Address) -> list[StagePlace]:
+        return [StagePlace(who.rank, number, len(self._seconds)) for number in range(len(self._seconds))]
 
     def _end(self, who: Address, _: object) -> None:
-        self._roles.pop(who).close()
+        for place in self._places(who):
+            self._roles.pop(place.address).close()
         self._used += self._agenda.now - self._since.pop(who)
         self._deliver(FRONT, ReplicaLost(sender=who))
 
@@ -182,7 +194,10 @@ class VirtualService:
         if isinstance(effect.body, EndReplica | RetireReplica) and effect.to != FRONT:
             self._agenda.at(self._agenda.now, self._end, effect.to)
             return None
-        message = stamped(effect.body, role.address, copy=False)
+        sender = role.address
+        if sender.role == "stage":  # the front knows replicas only
+            sender = Address("replica", sender.rank // len(self._seconds))
+        message = stamped(effect.body, sender, copy=False)
         if self._edge and effect.to == CLIENTS:
             self._through_edge(CLIENTS, message)
         else:
@@ -211,9 +226,19 @@ class VirtualService:
             found = effect.work()
         except Exception as error:
             found = error
-        self._agenda.at(self._agenda.now + self._seconds(int(effect.load)), self._advance, role, found)
+        number = role.address.rank % len(self._seconds) if role.address.role == "stage" else 0
+        self._agenda.at(self._agenda.now + self._seconds[number](int(effect.load)), self._advance, role, found)
         return WAIT
 
     def _note(self, role: LoopRole, effect: Note) -> None:
         if effect.kind == "batch":
             self.batches.append((self._agenda.now, int(effect.value)))
+
+
+def _stage_program(place: StagePlace, model: BatchModel, role: LoopRole) -> Coroutine[Effect[Any], Any, None]:
+    """The first stage computes the model, and the others pass on what it made: only their times count."""
+    if place.number == 0:
+        return first_stage(role.node, place, lambda values, count: [model(values[0])], ROW[None])
+    if place.last:
+        return last_stage(role.node, lambda values, count: values, model, None)
+    return middle_stage(role.node, place, lambda values, count: values)

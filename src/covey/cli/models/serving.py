@@ -18,7 +18,7 @@ from covey.cli.training import importing
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from covey.inference.served_model import ModelPlace
     from covey.inference.serving import ServeWishes
@@ -122,6 +122,9 @@ def command(
     replicas: Annotated[
         str, flag("--replicas", "N|N:N", "Processes that compute, or the fewest and the most of them.", options.RUN)
     ] = "1",
+    stages: Annotated[
+        int, flag("--stages", "N", "Cut the model: each replica is a row of N processes.", options.RUN, least=1)
+    ] = 1,
     threads: options.Threads = None,
     promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, record: options.RecordFlags,
     output: options.VoiceFlags,
@@ -144,12 +147,12 @@ def command(
         share, seconds = objective(promise.slo)
         front = FrontSettings(
             objective=seconds, deadline=parse_duration(promise.deadline), queue=promise.queue,
-            cache=promise.cache, largest=promise.largest,
+            cache=promise.cache, largest=promise.largest, in_flight=stages,
         )  # fmt: skip
         files = (edge.tls_certificate, edge.tls_key) if edge.tls_certificate and edge.tls_key else None
         wishes = ServeWishes(
-            front=front, replicas=replica_range(replicas), share=share, threads=threads, host=edge.host,
-            port=edge.port, certificate=files, token=os.environ.get("COVEY_TOKEN", ""),
+            front=front, replicas=replica_range(replicas), share=share, threads=threads, stages=stages,
+            host=edge.host, port=edge.port, certificate=files, token=os.environ.get("COVEY_TOKEN", ""),
             body=int(parse_size(promise.body)), runs=folder_of_runs(record.folder),
         )  # fmt: skip
         place = placed(model, task, store)
@@ -167,14 +170,20 @@ def show_plan(
     import torch
 
     from covey.cli.tables.models import print_forecasts
-    from covey.inference.planning import forecasts, measure, read_prices, read_trace
+    from covey.inference.cut_model import best_places, cut_at
+    from covey.inference.planning import Times, forecasts, measure, measure_stages, read_prices, read_trace
     from covey.inference.served_model import load
 
     assert planned.plan and planned.prices
     arrivals, prices = read_trace(planned.plan), read_prices(planned.prices)
     torch.set_num_threads(wishes.threads or 1)
     model = load(place, say)
-    times = measure(model, model.example(), wishes.front.largest)
+    times: Times | Sequence[Times]
+    if wishes.stages > 1:
+        cut = cut_at(model, best_places(model, wishes.stages))
+        times = measure_stages(cut, model.example(), wishes.front.largest)
+    else:
+        times = measure(model, model.example(), wishes.front.largest)
     found = forecasts(arrivals, times, prices, wishes.front, wishes.share, scaled=wishes.scaled)
     if planned.json is not None:
         json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")

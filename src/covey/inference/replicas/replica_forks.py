@@ -29,10 +29,13 @@ class ReplicaForks:
         place: Where the model is; the fork server begins to load it at once.
         threads: Of each replica.
         trial: Seconds that a batch may take which a replica measures, and the largest of them.
+        after: Layers after which the model is cut; each stage of a replica is then a process.
     """
 
-    def __init__(self, place: ModelPlace, threads: int, trial: tuple[float, int]) -> None:
-        self._place, self._threads, self._trial = place, threads, trial
+    def __init__(
+        self, place: ModelPlace, threads: int, trial: tuple[float, int], after: tuple[int, ...] = ()
+    ) -> None:
+        self._place, self._threads, self._trial, self._after = place, threads, trial, after
         self._begin()
 
     def start(self, rank: int) -> socket.socket:
@@ -42,7 +45,8 @@ class ReplicaForks:
             self._begin()
         mine, theirs = socket.socketpair()
         with theirs:
-            self._order(StartOrder(ReplicaConfig(rank=rank, threads=self._threads, trial=self._trial)), theirs)
+            config = ReplicaConfig(rank=rank, threads=self._threads, trial=self._trial, after=self._after)
+            self._order(StartOrder(config), theirs)
         return mine
 
     def end(self, rank: int) -> None:
