@@ -144,6 +144,8 @@ def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> Non
         ("m.safetensors --task examples/digits.py --canary n.safetensors=5% --also o.safetensors", "give one"),
         ("m.safetensors --task examples/digits.py --select exp4", "--also NAME"),
         ("m.safetensors --task examples/digits.py --also n.safetensors --select best", "--select best"),
+        ("m.safetensors --task examples/digits.py --engine ray", "run covey serve on each"),
+        ("m.safetensors --task examples/digits.py --engine lab(hosts=2)", "run covey serve on each"),
         ("m.safetensors --task examples/digits.py --replicas 0", "the fewest and the most, such as 1:8"),
         ("m.safetensors --task examples/digits.py --replicas 3:2", "the fewest and the most, such as 1:8"),
         ("m.safetensors --task examples/digits.py --tls-key k.pem", "TLS needs both"),

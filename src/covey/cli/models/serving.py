@@ -126,6 +126,7 @@ def command(
         int, flag("--stages", "N", "Cut the model: each replica is a row of N processes.", options.RUN, least=1)
     ] = 1,
     threads: options.Threads = None,
+    engine: Annotated[str, flag("--engine", "NAME", "Where replicas run; only local.", options.RUN)] = "local",
     promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, record: options.RecordFlags,
     output: options.VoiceFlags,
 ) -> None:  # fmt: skip
@@ -138,6 +139,11 @@ def command(
         edge.check()
         planned.check()
         versions.check()
+        if engine != "local":
+            raise PlanError(
+                f"--engine {engine}: replicas run on this machine only, which is --engine local; on several hosts run "
+                "covey serve on each, and let a load balancer divide requests among the addresses"
+            )
         with importing(manner):
             from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
