@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from covey.advise import predict
+from covey.advise import findings, predict
 from covey.advise.candidates import Candidate, candidates
 from covey.advise.conclude import conclude
 from covey.advise.known import CandidateRow, Curve, Known
@@ -15,6 +15,7 @@ from covey.advise.situation import Situation
 from covey.advise.trials.trial import SimulatedTrials
 from covey.scoring import target_of
 from covey.task import Task
+from covey.task.schedule import depends_on_length
 
 TIMED, LARGE = 24, 12  # candidates that are timed in virtual time; of more than 64 workers, this many
 HALVINGS = (24, 8, 8, 4, 4)  # strategies that are trained in each turn, while there is time: every turn has its seed
@@ -25,11 +26,12 @@ Told = Callable[[str], None]
 
 def advise(
     task: Task, name: str, now: Situation, *, until: str | None = None, trials: SimulatedTrials | None = None,
-    real: RealSteps | None = None, told: Told = lambda _: None, command: str = "",
+    real: RealSteps | None = None, told: Told = lambda _: None, command: str = "", epochs: int | None = None,
 ) -> Advice:  # fmt: skip
     """Rank what the catalog holds for this task on this cluster.
 
-    Without `trials` and `real`, by formulas alone. Ctrl-C ends the search, and the advice says so.
+    Without `trials` and `real`, by formulas alone. Ctrl-C ends the search, and the advice says so. `epochs` is the
+    length of the run that the advice is for, where it was given.
     """
     if until:
         target_of(task, until)
@@ -45,7 +47,11 @@ def advise(
             measure_best(known, real, told)
     except KeyboardInterrupt:
         known.interrupted = True
-    return conclude(known, name, until, command)
+    found = conclude(known, name, until, command, epochs)
+    if trials and depends_on_length(task.scheduler, task.rate):
+        found.epochs = trials.epochs
+        found.findings.append(findings.schedule(trials.epochs, epochs is not None))
+    return found
 
 
 def _guessed(candidate: Candidate, now: Situation) -> CandidateRow:

@@ -18,7 +18,7 @@ UNEVEN = 0.1  # spread of step times from which slow workers matter
 CLOSE = 1.1  # times: what is nearer than this is no difference
 
 
-def conclude(known: Known, name: str, until: str | None, command: str) -> Advice:
+def conclude(known: Known, name: str, until: str | None, command: str, epochs: int | None = None) -> Advice:
     """The advice, as far as something is known."""
     now = known.now
     offers = _offers(known)
@@ -28,7 +28,7 @@ def conclude(known: Known, name: str, until: str | None, command: str) -> Advice
     pairs.sort(key=lambda pair: _order(pair[0], now, 1.0 if pair[0].workers == 1 else doubts[pair[0].spec]))
     ranked = [choice for choice, _ in pairs]
     for choice in ranked:
-        choice.command = findings.command(name, choice.spec, choice.workers, until, command, now.spot)
+        choice.command = findings.command(name, choice.spec, choice.workers, until, command, now.spot, epochs)
     sure, why = _sure(pairs, known)
     steps = {row.candidate.spec: row.step for row in known.rows}
     return Advice(

@@ -22,7 +22,7 @@ def finalists(advice: Advice) -> list[str]:
 
 
 def race(
-    advice: Advice, task: str, engine: str, *, within: str | None = None, seed: int = 0,
+    advice: Advice, task: str, engine: str, *, within: str | None = None, seed: int = 0, epochs: int | None = None,
     told: Callable[[str], None] = lambda _: None, **further: Any,
 ) -> Comparison:  # fmt: skip
     """Run the finalists with equal seeds until one is surely first, and write into the advice what came of it."""
@@ -34,7 +34,7 @@ def race(
     told(f"racing {', '.join(specs)}")
     whole = compare(
         task, ",".join(specs), advice.workers, until=advice.until, within=within, seed=seed, engine=engine,
-        scores=SCORES, told=told, **further,
+        epochs=epochs, scores=SCORES, told=told, **further,
     )  # fmt: skip
     conclude_race(advice, whole)
     return whole

@@ -113,7 +113,15 @@ def _spot(now: Situation) -> Iterator[str]:
         yield f"A range of workers is for one machine and virtual time: on several, use {flags}."
 
 
-def command(name: str, spec: str, workers: int, until: str | None, like: str, spot: bool = False) -> str:
+def schedule(epochs: int, given: bool) -> str:
+    """Over how many passes schedules were spread, where the task has any that follows the length of a run."""
+    why = "as --epochs says" if given else "as a run with only --until does: give --epochs for another length"
+    return f"The learning-rate schedule was spread over {epochs} passes, {why}."
+
+
+def command(
+    name: str, spec: str, workers: int, until: str | None, like: str, spot: bool = False, epochs: int | None = None
+) -> str:  # fmt: skip
     """What to type to run it for real, scored as often as in the trials; `like` holds further flags.
 
     On spot machines it survives the loss of one: with a range of workers, or, on a cluster, from a checkpoint.
@@ -124,6 +132,7 @@ def command(name: str, spec: str, workers: int, until: str | None, like: str, sp
     words += ["--on-failure", "continue"] if ranged else []
     words += ["--checkpoint", KEPT, "--on-failure", "restart"] if spot and not ranged else []
     words += ["--until", until, "--scores", str(SCORES)] if until else []
+    words += ["--epochs", str(epochs)] if epochs else []
     return shlex.join(words) + (f" {like}" if like else "")
 
 

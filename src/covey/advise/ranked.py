@@ -88,6 +88,7 @@ class Advice(msgspec.Struct, kw_only=True):
     compute: float  # seconds of a batch
     model: int  # bytes
     trained_to: str = ""  # what strategies were compared by, where the target takes too long to train to
+    epochs: int | None = None  # over which schedules were spread, where the task has any that follows them
     race: RaceResult | None = None
     spot: list[SpotOutcome] = []  # where a trace of spot machines was given; the cheapest first
     layouts: list[AdvisedLayout] = []  # where they were asked for; the fastest first

@@ -142,7 +142,8 @@ def _form(flat: Flat) -> Form:
 def time_batch(task: Task) -> Seconds:
     """The time of forward and backward of a batch, on one thread of this machine."""
     deal = build.shards(task, 1, 0)
-    replica = build.replica(task, Address("worker", 0), True, deal, None)
+    plain = replace(task, scheduler=None, schedule_by="epoch")  # which may need the length of a run; nothing is updated
+    replica = build.replica(plain, Address("worker", 0), True, deal, None)
     # On a CPU the thread's own time: what a batch takes on a free core, however busy this machine is.
     alone = all(part.device.type == "cpu" for part in replica.flat.parts) and not task.loaders
     clock = time.thread_time if alone else time.perf_counter

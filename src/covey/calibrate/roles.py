@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -51,4 +52,6 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         if me == SCORER:
             score_for(lines, plan, ScoredModel(build.model(task, 0), None))
         else:
-            play(lines, plan, build.replica(task, me, trains=True, deal=deal, budget=None), None, ComputeThread.serve)
+            plain = replace(task, scheduler=None, schedule_by="epoch")  # which may need the length of a run
+            replica = build.replica(plain, me, trains=True, deal=deal, budget=None)
+            play(lines, plan, replica, None, ComputeThread.serve)

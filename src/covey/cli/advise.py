@@ -45,6 +45,10 @@ class MeasureFlags(options.FlagGroup):
     race: Annotated[
         bool, flag("--race", "", "Then run the best few on real processes, until one is first.", options.RUN)
     ] = False
+    epochs: Annotated[
+        int | None,
+        flag("--epochs", "E", "The passes of the run you plan, for its schedule. (usual: 100)", options.BUDGET, 1),
+    ] = None
     within: Annotated[
         str | None,
         flag("--within", "TIME", "Start no new round of the race after this time. (usual: 60s)", options.BUDGET),
@@ -128,14 +132,19 @@ def command(
         from covey.advise.trials.trial import SimulatedTrials
         from covey.cli.tables.advice import print_advice
 
-        trials = None if measuring.quick else SimulatedTrials(loaded, now, pace, seed)
+        epochs = measuring.epochs
+        trials = None if measuring.quick else SimulatedTrials(loaded, now, pace, seed, epochs=epochs)
         real = RealSteps(task=task, engine=wanted.name, workers=now.workers, seed=seed) if wanted.real else None
-        found = advise(loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags)
+        found = advise(
+            loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags, epochs=epochs
+        )
         if not found.interrupted:
             _add_wishes(found, loaded, task, now, wishes, seed, told)
         if measuring.race and not found.interrupted:
             within = measuring.within
-            race_finalists(found, task, wanted.name, within=within, seed=seed, told=told, command=request.command)
+            race_finalists(
+                found, task, wanted.name, within=within, seed=seed, epochs=epochs, told=told, command=request.command
+            )
         with json_file.written(json, found.to_json):
             if manner != "quiet":
                 print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
@@ -176,6 +185,8 @@ class AskedEngine:
             raise PlanError(f"{flag} {use} real machines: omit the flags that describe a cluster, or {flag}")
         if given.delays and (race or engine):
             raise PlanError(f"--delays are formulas: omit it, or {'--race' if race else '--engine'}")
+        if given.delays and given.epochs:
+            raise PlanError(f"--delays are formulas of one exchange: omit it, or --epochs {given.epochs}")
         if given.quick and engine:
             raise PlanError("--quick measures nothing: omit it, or --engine")
         if race and until is None:

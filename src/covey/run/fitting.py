@@ -20,6 +20,7 @@ from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
 from covey.run.leading.standby import stand_by
+from covey.run.length import length_note
 from covey.run.listening import listening
 from covey.run.option_parts import (
     BudgetOptions,
@@ -116,7 +117,8 @@ def fit(
         engine: "local", "simulated", "torchrun", "mpi", "ray", "spark", "lab(hosts=…)", or one of your own.
         epochs: End each worker after this number of passes over its shard.
         steps: End each worker after this number of steps; in place of `epochs`.
-        until: End the run when a metric reaches a target, such as "accuracy>=0.95".
+        until: End the run when a metric reaches a target, such as "accuracy>=0.95"; without `epochs` or `steps` it
+            ends after 100 passes at the latest, and schedules are spread over these.
         scores: How many times to score the model per pass over the data; 0 for never, where only its time counts.
         score_every: Score after this number of steps of each worker, such as "100 steps", or this time of training,
             such as "30s"; in place of `scores`.
@@ -228,6 +230,8 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
         if listeners:
             kept, left = listeners.kept, listeners.left
             asked = replace(asked, options=listeners.heard(given), scored=listeners.scored, kept=kept, left=left)
+        if note := length_note(asked.task, given):
+            asked.options.output.say(note)
         result = _accounted(asked, train(asked))
         if registration:
             registration.register(result)

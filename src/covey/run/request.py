@@ -25,7 +25,7 @@ from covey.observe.scoring_steps import ScoringSteps
 from covey.run import checks
 from covey.run.best_model import preference
 from covey.run.leading.lead import Lead
-from covey.run.option_parts import BudgetOptions
+from covey.run.length import budgets
 from covey.run.options import Options
 from covey.run.saving import check_save
 from covey.scoring import target_of
@@ -37,10 +37,7 @@ from covey.strategy import Plan, Strategy
 from covey.strategy.roles import shown_by_any
 from covey.target import Target
 from covey.task import Task, load_task
-from covey.task.schedule import COUNTED
-
-EPOCHS = 10  # by default how long
-PATIENCE = 100  # epochs after which a run that does not reach its target ends
+from covey.task.schedule import COUNTED, ScaledRate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,16 +194,7 @@ def at_rate(task: Task, factor: float) -> Task:
     """The task with its learning rate multiplied by this factor."""
     if factor == 1:
         return task
-    usual = task.rate or (lambda progress: 1.0)
-    return replace(task, rate=lambda progress: factor * usual(progress))
-
-
-def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
-    """Each worker's own number of steps."""
-    if given.steps is not None:
-        return (given.steps,) * deal.workers
-    epochs = given.epochs or (PATIENCE if given.until else EPOCHS)
-    return tuple(epochs * deal.steps(rank) for rank in range(deal.workers))
+    return replace(task, rate=ScaledRate(factor, task.rate))
 
 
 def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:

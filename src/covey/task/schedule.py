@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any
 
@@ -16,6 +17,28 @@ COUNTED = ("epoch", "batch")
 """What schedulers are stepped by, besides a metric."""
 
 MakeScheduler = Callable[..., LRScheduler]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledRate:
+    """A task's `rate`, multiplied by a factor that does not depend on progress."""
+
+    factor: float
+    usual: Callable[[float], float] | None = None
+
+    def __call__(self, progress: float) -> float:
+        return self.factor * (self.usual(progress) if self.usual else 1.0)
+
+
+def depends_on_length(make: MakeScheduler | None, rate: Callable[[float], float] | None = None) -> bool:
+    """Whether the rates of a run follow from how long it is: `scheduler(optimizer, steps)`, or `rate(progress)`."""
+    inner = rate.usual if isinstance(rate, ScaledRate) else rate
+    return inner is not None or (make is not None and "steps" in _parameters(make))
+
+
+def with_length(make: MakeScheduler, steps: int) -> MakeScheduler:
+    """The same scheduler, made for this number of its steps, however long a run is."""
+    return (lambda optimizer: make(optimizer, steps=steps)) if depends_on_length(make) else make
 
 
 def check_scheduler(make: Any, by: Any) -> None:

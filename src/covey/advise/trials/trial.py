@@ -13,12 +13,14 @@ from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate
 from covey.advise.pace import BatchPace
 from covey.advise.predict import StepTime, period
 from covey.advise.situation import Situation
+from covey.advise.trials.length import in_run_of
 from covey.advise.trials.level import HeldLoss, Level, samples_to
 from covey.advise.world import fastest
 from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.model import build
 from covey.observe.result import Result
 from covey.run import fit
+from covey.run.length import PATIENCE
 from covey.scoring import eval_mode
 from covey.task import Task, load_task
 
@@ -27,7 +29,7 @@ T = TypeVar("T")
 SPEND = 45.0  # seconds of this machine's CPU time for all trials: with what comes before, a minute
 FEW_STEPS, MOST_STEPS = 8, 64  # of a timed run
 EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
-PASSES, MOST = 3, 100  # over the data, to find a target where nobody gave one; to reach one
+PASSES = 3  # over the data, to find a target where nobody gave one
 ALONE_SHARE = 0.2  # of the time that is to spend, for one worker alone to the target
 EARLY_SHARE = 0.02  # the same where the target takes longer than that, to a loss on the way
 EARLIEST, POINTS = 12, 8  # batches to that loss at least; scores on the way
@@ -56,10 +58,18 @@ class Limit:
 
 
 class SimulatedTrials:
-    """Runs of one task on one cluster. `pace` is this machine's time for a batch, which says how long runs may be."""
+    """Runs of one task on one cluster. `pace` is this machine's time for a batch, which says how long runs may be.
 
-    def __init__(self, task: Task | str, now: Situation, pace: float, seed: int = 0, spend: float = SPEND) -> None:
+    `epochs` is the length of the run that the advice is for, over which schedules are spread: that of a run to a target
+    unless given.
+    """
+
+    def __init__(
+        self, task: Task | str, now: Situation, pace: float, seed: int = 0, spend: float = SPEND,
+        epochs: int | None = None,
+    ) -> None:  # fmt: skip
         self.task = load_task(task) if isinstance(task, str) else task
+        self.epochs = epochs or PATIENCE
         self.now, self.pace, self.seed, self.spend = now, max(pace, 1e-5), seed, spend
         self._began = time.process_time()
 
@@ -88,14 +98,14 @@ class SimulatedTrials:
         """What strategies are trained to, with one worker alone; and the target, where that was found here."""
         passes = self._passes()
         if until is None and passes:
-            result = self._alone(self.task, epochs=min(PASSES, passes), seed=self.seed)
+            result = self._alone(self.task, epochs=min(PASSES, passes, self.epochs), seed=self.seed)
             losses = [loss for row in result.history if (loss := row.get("loss")) is not None]
             if not losses:
                 raise PlanError("the task told no loss from which a target could be found: give one with --until")
             # a little above, as another order of the same samples ends a little elsewhere
             until = f"loss<={losses[-1] * 1.05:.4g}"
         if until is not None and passes:
-            result = self._alone(self.task, until=until, epochs=min(MOST, passes), seed=self.seed, scores=SCORES)
+            result = self._alone(self.task, until=until, epochs=min(passes, self.epochs), seed=self.seed, scores=SCORES)
             if result.reached is not None:
                 if not result.reached.samples:
                     met = f"--until {until}: the initial weights meet it already; choose one that takes training"
@@ -161,8 +171,13 @@ class SimulatedTrials:
         wanted_by = min(SLOWER * level.seconds, BEHIND * best if best else math.inf)
         quick = min(now.slownesses) * sum(1 / slow for slow in now.slownesses) / now.workers
         wanted = math.ceil(wanted_by / (step * quick))
-        steps = max(1, min(most, wanted))
-        return Limit(steps, steps * step * quick, fair=wanted <= most)
+        last = self._last_step(now.workers)
+        steps = max(1, min(most, wanted, last))
+        return Limit(steps, steps * step * quick, fair=min(wanted, last) <= most)
+
+    def _last_step(self, workers: int) -> int:
+        """Of each worker, in a run of the length that the advice is for."""
+        return max(1, int(self.epochs * self.now.samples / self.now.batch / workers))
 
     def _passes(self) -> int:
         """Passes over the data, with their scores, for which one worker alone has time."""
@@ -187,7 +202,13 @@ class SimulatedTrials:
             return run(SYNCHRONOUS)
 
     def _run(self, task: Task, spec: str, world: Situation, **given: Any) -> Result:
-        result = fit(task, spec, world.workers, engine="simulated", cluster=world.world(spec), runs=False, **given)
+        if "steps" in given and not given.get("timing_only"):
+            given["steps"] = min(given["steps"], self._last_step(world.workers))
+        passes = given.get("epochs") or given["steps"] * world.workers * self.now.batch / self.now.samples
+        result = fit(
+            in_run_of(self.epochs, task, passes), spec, world.workers, engine="simulated", cluster=world.world(spec),
+            runs=False, **given,
+        )  # fmt: skip
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
         return result
