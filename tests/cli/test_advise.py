@@ -82,6 +82,28 @@ def test_scale(tmp_path: Path) -> None:
     assert "gosgd" in shown.output and page.exists()
 
 
+@pytest.mark.parametrize(("flags", "figures"), [
+    ([], ["a batch of 32 takes 10 ms (covey's usual value)", "links carry 1 Gbit/s (covey's usual value)"]),
+    (["--compute", "5ms", "--latency", "1ms"], ["takes 5 ms (--compute)", "1 ms more (--latency)", "(covey's usual"]),
+    (["--cluster", "examples/cluster.toml"], ["(examples/cluster.toml); links carry"]),
+])  # fmt: skip
+def test_scale_says_that_its_time_is_virtual_and_what_it_assumes(
+    flags: list[str], figures: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "scale.json"
+    words = ["scale", DIGITS, "--strategies", "allreduce", "--workers", "1|2", "--json", str(file), *flags]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    text = " ".join(shown.output.split())
+    assert "These figures are of virtual time; nothing ran on these workers." in text
+    assert all(figure in text for figure in figures), text
+    assert ("covey calibrate examples/digits.py" in text) == ("--cluster" not in flags)
+    assumed = json.loads(file.read_text())["assumed"]
+    assert assumed["time"] == "virtual" and assumed["batch"] == 32
+    source = flags[1] if "--cluster" in flags else flags[0] if flags else "covey's usual value"
+    assert assumed["compute_from"] == source
+
+
 def test_scale_where_a_strategy_cannot_be_at_some_size() -> None:
     shown = CliRunner().invoke(app, ["scale", DIGITS, "--strategies", "butterfly", "--workers", "2|3"])
     assert shown.exit_code == 0, shown.output

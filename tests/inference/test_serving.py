@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -69,6 +70,12 @@ class RunningEndpoint:
         page.look()
         return page.view
 
+    def told(self, word: str) -> str:
+        """The newest line of its log with this word, which begins with the time."""
+        lines = [line for line in (self.folder / "log").read_text().splitlines() if f" {word} " in f"{line} "]
+        assert all(re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ replica \d ", line) for line in lines), lines
+        return lines[-1] if lines else ""
+
     def standing(self) -> tuple[int, int]:
         """How many replicas are ready, and how many were lost."""
         told = self.ask("GET", "/stats")[1]
@@ -108,9 +115,10 @@ def serving(
     flags = f"--task picky.py --replicas {replicas} --threads 1 --port 0 --body 10KB --deadline {deadline} {more}"
     words = ["-m", "covey", "serve", model, *flags.split()]
     environment = {name: value for name, value in os.environ.items() if name not in ("COVEY_TOKEN", "COVEY_RUNS")}
-    with subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder, env=environment
-    ) as process:
+    log = (folder / "log").open("w")
+    with log, subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder, env=environment
+    ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
             yield RunningEndpoint(process, int(process.stdout.readline().rpartition(":")[2]), folder)
@@ -170,6 +178,7 @@ def test_replicas_that_are_killed_under_load_cost_no_answer(endpoint: RunningEnd
             until(lambda before=before: sum(found.values()) > before + 100)  # type: ignore[misc]
             os.kill(endpoint.replicas()[victim], signal.SIGKILL)
             until(lambda lost=victim + 1: endpoint.standing() == (2, lost))  # type: ignore[misc]
+            assert [word for word in ("lost", "back") if f"replica {victim}" not in endpoint.told(word)] == []
     finally:
         over.set()
         for one in clients:

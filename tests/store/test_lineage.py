@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 import covey
 from covey.checkpoint import CheckpointDirectory
 from covey.errors import PeerLost, PlanError, SaveError
+from covey.inference.served_model import ModelPlace
+from covey.inference.serving import note_endpoint
 from covey.observe.facts import RunOrigin
 from covey.store.data_hash import data_hash
 from covey.store.lineage import ancestors, lines, parent_of, sought, source_now
@@ -118,6 +121,39 @@ def test_a_model_is_found_by_what_was_made_of_it(tmp_path: Path) -> None:
         sought(store, str(other))
     store.note_use(first, "endpoint", "http://127.0.0.1:8000")
     assert sought(store, "http://127.0.0.1:8000").text == "digits:1", "an endpoint answers with one version"
+
+
+def test_lineage_tells_when_an_endpoint_began_and_ended(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "store")
+    version, address = register(store.folder, fill=1.0), "http://127.0.0.1:8000"
+    place = [ModelPlace(store=str(store.folder), version=version.text)]
+
+    def told() -> list[str]:
+        return [words for what, words in lines(store, store.named("digits")) if what.startswith("endpoint")]
+
+    note_endpoint(place, "endpoint", address)
+    assert re.fullmatch(rf"{address}, began 20[-0-9T:]+Z", told()[0]) and len(told()) == 1
+    note_endpoint(place, "endpoint ended", address)
+    assert re.fullmatch(rf"{address}, began 20[-0-9T:]+Z, ended 20[-0-9T:]+Z", told()[0]) and len(told()) == 1
+    assert sought(store, address).text == version.text, "also afterwards"
+    note_endpoint(place, "endpoint", address)
+    assert len(told()) == 1 and "ended" not in told()[0], "it has begun again"
+
+
+@pytest.mark.full
+def test_an_endpoint_that_is_told_to_end_writes_so_into_the_lineage(tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "store")]
+    covey = [sys.executable, "-m", "covey"]
+    train = [*covey, "run", "examples/digits.py", "--steps", "4", "--register", "digits", "--runs", str(tmp_path)]
+    subprocess.run([*train, *store], check=True, timeout=120)
+    serve = [*covey, "serve", "digits", "--port", "0", "--runs", str(tmp_path), *store]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as endpoint:
+        assert endpoint.stdout is not None
+        address = endpoint.stdout.readline().strip()
+        endpoint.terminate()
+        assert endpoint.wait(60) == 0
+    (use, end) = ModelStore(tmp_path / "store").named("digits").uses
+    assert (use.kind, end.kind, end.place) == ("endpoint", "endpoint ended", address) and end.at >= use.at
 
 
 def test_ancestors_outlive_their_versions_and_circles_end(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,17 @@ def test_simulate_registers_and_says_so(tmp_path: Path) -> None:
     shown = said("simulate", "examples/digits.py", "--steps", "2", *kept)
     assert "version" in shown and "mine:1" in shown
     assert "mine:1" in said("models", "list", "--store", place)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["nosuch"], "there are no models in"),
+    (["nosuch.safetensors"], "there is no file nosuch.safetensors"),
+    (["--also", "other", "nosuch"], "there are no models in"),
+])  # fmt: skip
+def test_a_model_that_is_not_there_is_refused_before_torch_is_imported(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    code = "import sys; from covey.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", code, "serve", *words, "--store", str(tmp_path / "store")]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr, found.stderr

@@ -49,7 +49,8 @@ def scaling_page(whole: Scaling) -> Page:
     sizes = whole.sizes
     return Page(
         title=f"{len(whole.specs)} strategies on {sizes[0]:,} to {sizes[-1]:,} workers",
-        summary=f"{whole.task}, timed in virtual time; nothing was trained.", metric="", runs=[], labels=whole.specs,
+        summary=f"{whole.task}: nothing was trained. {whole.assumed.lines(whole.task)[0]}", metric="", runs=[],
+        labels=whole.specs,
         headers=["speed-up on", *(f"{size:,}" for size in sizes)],
         rows=[_row(whole, spec) for spec in whole.specs], charts=[chart for chart in charts if chart],
         command=whole.command, remarks=_failures(whole),

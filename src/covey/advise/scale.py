@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -13,12 +13,14 @@ from covey.catalog import resolve
 from covey.errors import CoveyError, PlanError
 from covey.run import fit
 from covey.simulate import Cluster
+from covey.simulate.units import format_duration, format_rate
 from covey.task import Task
 
 SCHEMA = "covey.scale/1"
 STEPS = 3  # of each worker at least
 BATCHES = 200  # of all workers at least
 MILLION = 1e6
+USUAL = "covey's usual value"
 
 
 class Point(msgspec.Struct, kw_only=True):
@@ -33,12 +35,58 @@ class Point(msgspec.Struct, kw_only=True):
     failure: str = ""
 
 
+class AssumedCluster(msgspec.Struct, kw_only=True, frozen=True):
+    """The figures that virtual time was told, each with what said so."""
+
+    time: str = "virtual"
+    batch: int  # samples
+    compute: float  # seconds of a batch
+    compute_from: str = USUAL
+    bandwidth: tuple[float, float]  # bytes per second, of the slowest link and of the fastest
+    bandwidth_from: str = USUAL
+    latency: float  # seconds, of the slowest link
+    latency_from: str = USUAL
+
+    @classmethod
+    def of(cls, cluster: Cluster, batch: int, sources: Mapping[str, str]) -> AssumedCluster:
+        """Of a cluster; `sources` says for compute, bandwidth and latency who gave them, where anybody did."""
+        links = [cluster.link, *cluster.links.values()]
+        if cluster.local and len(cluster.machines) == 1:
+            links = [cluster.local]
+        rates = [link.bandwidth for link in links]
+        return cls(
+            batch=batch, compute=cluster.compute, bandwidth=(min(rates), max(rates)),
+            latency=max(link.latency for link in links),
+            **{f"{name}_from": words for name, words in sources.items()},
+        )  # fmt: skip
+
+    @property
+    def usual(self) -> bool:
+        """Whether nobody gave one of the figures."""
+        return USUAL in (self.compute_from, self.bandwidth_from, self.latency_from)
+
+    def lines(self, task: str) -> list[str]:
+        """What to read beside the figures."""
+        low, high = self.bandwidth
+        rate = format_rate(low) if low == high else f"{format_rate(low)} to {format_rate(high)}"
+        figures = {
+            f"a batch of {self.batch} takes {format_duration(self.compute)}": self.compute_from,
+            f"links carry {rate}": self.bandwidth_from,
+            f"a message takes {format_duration(self.latency)} more": self.latency_from,
+        }
+        found = "; ".join(f"{words} ({source})" for words, source in figures.items())
+        first = f"These figures are of virtual time; nothing ran on these workers. Assumed: {found}."
+        measure = f"covey calibrate {task} measures this machine, for --cluster cluster.toml."
+        return [first, measure] if self.usual else [first]
+
+
 class Scaling(msgspec.Struct, kw_only=True):
     """All points, in the order in which they were asked for."""
 
     schema: str = SCHEMA
     task: str
     points: list[Point]
+    assumed: AssumedCluster
     command: str = ""
 
     def to_json(self) -> str:
@@ -70,15 +118,19 @@ def parse_sizes(text: str) -> list[int]:
 def scale(
     task: Task | str, specs: Sequence[str], sizes: Sequence[int], cluster: Cluster, *, batch: int,
     servers: int | None = None, seed: int = 0, told: Callable[[str], None] = lambda _: None, command: str = "",
+    sources: Mapping[str, str] | None = None,
 ) -> Scaling:  # fmt: skip
-    """Time every strategy on every number of workers; a cluster's groups keep their proportions."""
+    """Time every strategy on every number of workers; a cluster's groups keep their proportions.
+
+    `sources` says who gave the cluster's compute, bandwidth and latency, where they are not covey's usual ones.
+    """
     points = []
     for spec in specs:
         for workers in sizes:
             told(f"{spec} on {workers:,} worker{'' if workers == 1 else 's'}")
             points.append(_point(task, spec, sized(cluster, workers), workers, batch, servers, seed))
     name = task if isinstance(task, str) else "a task of this process"
-    return Scaling(task=name, points=points, command=command)
+    return Scaling(task=name, points=points, assumed=AssumedCluster.of(cluster, batch, sources or {}), command=command)
 
 
 def _point(

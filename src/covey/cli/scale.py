@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from covey.advise.scale import Scaling
 
+ASSUMED = ("compute", "bandwidth", "latency")
 USUAL = "allreduce,bsp,local_sgd(period=8),easgd(period=8),gosgd over torus"
 
 Strategies = Annotated[str, flag("--strategies", "SPEC,…", "SPECs; 'ssp(bound=1|3)' is two.", options.RUN)]
@@ -58,7 +59,7 @@ def command(
         told = teller(manner)
         whole = scale(
             task, chosen, sizes, imagined or Cluster(), batch=load_task(task, told).step_size, servers=servers,
-            seed=seed, told=told, command=request.command,
+            seed=seed, told=told, command=request.command, sources=_sources(cluster),
         )  # fmt: skip
         with (
             json_file.written(json, whole.to_json),
@@ -68,6 +69,13 @@ def command(
                 _print(json_file.console(json), whole, there)
         if all(point.failure for point in whole.points):
             raise typer.Exit(1)
+
+
+def _sources(given: simulate.ClusterFlags) -> dict[str, str]:
+    """Who said what of the cluster."""
+    if given.cluster is not None:
+        return dict.fromkeys(ASSUMED, str(given.cluster))
+    return {name: f"--{name}" for name in ASSUMED if getattr(given, name) is not None}
 
 
 def _drawn(whole: Scaling) -> str:
@@ -93,6 +101,8 @@ def _print(console: Console, whole: Scaling, report: Path | None) -> None:
             cells.append(cell + (f" ({point.money:.3g})" if point is not None and point.money is not None else ""))
         table.add_row(spec, *cells)
     console.print(table)
+    for line in whole.assumed.lines(whole.task):
+        console.print(line, style="dim", markup=False, highlight=False)
     for point in whole.points:
         if point.failure:
             console.print(f"{point.spec} on {point.workers:,}: {point.failure}", style="yellow", markup=False)

@@ -131,7 +131,7 @@ def command(
         load_plugins(team.plugin, manner)
         with importing(manner):
             from covey.run import fit
-            from covey.run.length import EPOCHS
+            from covey.run.request import EPOCHS
             from covey.simulate import Cluster
             from covey.simulate.faults import parse_seeds
 

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -30,6 +30,7 @@ from covey.inference.versions.canary import NEW
 from covey.inference.versions.choice import VersionChoice
 from covey.page.serving import listening
 from covey.store.model_store import ModelStore
+from covey.store.versions import UseKind
 
 LONGEST_TRIAL = 0.1  # seconds of a batch that a replica measures before it is ready
 CONNECTIONS = 4096  # at a time; others are answered with 503
@@ -164,21 +165,30 @@ async def _serve(
         )  # fmt: skip
         name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
         address = f"http{'s' if certificate else ''}://{name}:{listener.getsockname()[1]}"
-        for place in places:
-            if place.version:
-                store = ModelStore(Path(place.store))
-                store.note_use(store.named(place.version), "endpoint", address)
+        note_endpoint(places, "endpoint", address)
         show(address)
         if token and not wishes.token:
             show(f"token: {token}")
         gc.freeze()  # what is there now stays: looking through all of torch again and again delays answers
         told = partial(statistics, driver, pool, names)
         record = EndpointRecord(wishes.runs, address, ", ".join(names), told).kept() if wishes.runs else nullcontext()
-        async with record:
-            await _until_told(uvicorn.Server(settings), listener, pool)
+        try:
+            async with record:
+                await _until_told(uvicorn.Server(settings), listener, pool)
+        finally:
+            with suppress(CoveyError):  # a version that was removed meanwhile has no lineage any more
+                note_endpoint(places, "endpoint ended", address)
     finally:
         pool.close()
         driver.close()
+
+
+def note_endpoint(places: Sequence[ModelPlace], kind: UseKind, address: str) -> None:
+    """Write into the lineage of registered versions that an endpoint has begun to answer with them, or has ended."""
+    for place in places:
+        if place.version:
+            store = ModelStore(Path(place.store))
+            store.note_use(store.named(place.version), kind, address)
 
 
 def decision(places: Sequence[ModelPlace], decided: TrialDecided) -> str:

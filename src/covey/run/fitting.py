@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from covey.data.stripe_cache import read_counts
 from covey.model.private.spent import accounted
+from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
@@ -20,7 +21,6 @@ from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
 from covey.run.leading.standby import stand_by
-from covey.run.length import length_note
 from covey.run.listening import listening
 from covey.run.option_parts import (
     BudgetOptions,
@@ -38,7 +38,7 @@ from covey.run.options import Options
 from covey.run.processes import import_ahead, local
 from covey.run.registering.register_options import RegisterOptions
 from covey.run.registering.registration import Registration, origin_of
-from covey.run.request import Request, facts, implied, request
+from covey.run.request import PATIENCE, Request, facts, implied, request
 from covey.run.simulated import simulated
 from covey.simulate import Cluster
 from covey.simulate.faults import FaultPlan
@@ -47,6 +47,7 @@ from covey.spec.worker_range import parse_workers
 from covey.store.data_hash import data_hash
 from covey.task import Task
 from covey.task.arguments import checked
+from covey.task.schedule import depends_on_length
 
 RUNNERS: Mapping[str, Callable[[Request], Result]] = {"local": local, "simulated": simulated}
 
@@ -238,6 +239,17 @@ def heard(asked: Request, engine: str, train: Callable[[Request], Result]) -> Re
         if listeners:
             listeners.concluded(result)
         return result
+
+
+def length_note(task: Task, given: Options) -> str:
+    """What to say where rates follow from the length of a run, and nobody said how long it is; else nothing."""
+    budget = given.budget
+    if budget.epochs or budget.steps or not budget.until or given.virtual.timing_only:
+        return ""
+    if not depends_on_length(task.scheduler, task.rate):
+        return ""
+    said = f"the learning-rate schedule is spread over {PATIENCE} passes, as only {option('until', budget.until)}"
+    return f"{said} ends this run: give {option('epochs')} too, and it is spread over that many"
 
 
 def _accounted(asked: Request, result: Result) -> Result:

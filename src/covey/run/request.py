@@ -25,7 +25,7 @@ from covey.observe.scoring_steps import ScoringSteps
 from covey.run import checks
 from covey.run.best_model import preference
 from covey.run.leading.lead import Lead
-from covey.run.length import budgets
+from covey.run.option_parts import BudgetOptions
 from covey.run.options import Options
 from covey.run.saving import check_save
 from covey.scoring import target_of
@@ -38,6 +38,9 @@ from covey.strategy.roles import shown_by_any
 from covey.target import Target
 from covey.task import Task, load_task
 from covey.task.schedule import COUNTED, ScaledRate
+
+EPOCHS = 10  # by default how long
+PATIENCE = 100  # epochs after which a run that does not reach its target ends
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +198,14 @@ def at_rate(task: Task, factor: float) -> Task:
     if factor == 1:
         return task
     return replace(task, rate=ScaledRate(factor, task.rate))
+
+
+def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
+    """Each worker's own number of steps."""
+    if given.steps is not None:
+        return (given.steps,) * deal.workers
+    epochs = given.epochs or (PATIENCE if given.until else EPOCHS)
+    return tuple(epochs * deal.steps(rank) for rank in range(deal.workers))
 
 
 def referee(asked: Request, skipped: Sequence[int] = ()) -> Referee:

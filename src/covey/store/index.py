@@ -75,8 +75,9 @@ class StoreIndex:
         self._rows("DELETE FROM versions WHERE id = ?", self._id(version))
 
     def note_use(self, version: ModelVersion, use: ModelUse) -> None:
-        """Write down what was made of a version; a place has one use, the newest."""
-        self._rows("DELETE FROM uses WHERE kind = ? AND place = ?", use.kind, use.place)
+        """Write down what was made of a version; a place has one use, the newest, and its end."""
+        for kind in (use.kind, f"{use.kind} ended"):
+            self._rows("DELETE FROM uses WHERE kind = ? AND place = ?", kind, use.place)
         self._rows("INSERT INTO uses VALUES (?, ?, ?, ?, ?)", self._id(version), use.kind, use.place, use.hash, use.at)
 
     def _id(self, version: ModelVersion) -> object:

@@ -103,9 +103,12 @@ def lines(store: ModelStore, version: ModelVersion) -> Iterator[tuple[str, str]]
     yield "version", f"{version.text}, made {version.made}" + (", promoted" if version.promoted else "")
     if scores:
         yield "scores", f"{scores}" + (f" (the best {origin.best})" if origin.best else "")
+    ended = {use.place: use.at for use in version.uses if use.kind == "endpoint ended"}
     for use in version.uses:
         digest = f", sha256 {use.hash[:16]}" if use.hash else ""
-        yield use.kind, f"{use.place}{digest}, {use.at}"
+        end = f", ended {ended[use.place]}" if use.kind == "endpoint" and use.place in ended else ""
+        if use.kind != "endpoint ended":
+            yield use.kind, f"{use.place}{digest}, {'began ' if use.kind == 'endpoint' else ''}{use.at}{end}"
 
 
 def _file_hash(path: Path) -> str:

@@ -6,16 +6,15 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from covey import atomic_file
 from covey.errors import PlanError
 from covey.names import meant
 from covey.store.conditions import Condition, Fact
 from covey.store.index import StoreIndex, open_index
-from covey.store.tensors import TensorFiles
 from covey.store.versions import (
     NEWEST,
     ModelOrigin,
@@ -25,6 +24,11 @@ from covey.store.versions import (
     check_name,
     parse_reference,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from covey.store.tensors import TensorFiles
 
 USUAL, VARIABLE = "model_store", "COVEY_STORE"
 INDEX, TENSORS = "index.sqlite", "tensors"
@@ -45,7 +49,13 @@ class ModelStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tensors = TensorFiles(folder / TENSORS)
+
+    @cached_property
+    def tensors(self) -> TensorFiles:
+        """The files of tensors."""
+        from covey.store.tensors import TensorFiles  # it imports torch, which takes seconds: names need none of it
+
+        return TensorFiles(self.folder / TENSORS)
 
     @property
     def index(self) -> Path:

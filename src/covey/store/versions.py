@@ -15,7 +15,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HASH = re.compile(r"[0-9a-f]{64}")
 SCHEMA = "covey.model/1"
 NEWEST = "newest"
-UseKind = Literal["onnx", "torch-export", "huggingface", "mlflow", "safetensors", "endpoint"]
+UseKind = Literal["onnx", "torch-export", "huggingface", "mlflow", "safetensors", "endpoint", "endpoint ended"]
 
 
 class ModelOrigin(msgspec.Struct, kw_only=True):

@@ -20,7 +20,7 @@ from covey.errors import CoveyError, PlanError, RoleFailed
 from covey.model import build
 from covey.observe.result import Result
 from covey.run import fit
-from covey.run.length import PATIENCE
+from covey.run.request import PATIENCE
 from covey.scoring import eval_mode
 from covey.task import Task, load_task
 

@@ -106,6 +106,12 @@ class VersionFlags(FlagGroup):
         str | None, flag("--select", "exp3|exp4", "One version answers, or all vote. (usual: exp3)", CHOICE)
     ] = None
 
+    @property
+    def named(self) -> list[str]:
+        """The other versions, as they were given."""
+        canary = [self.canary.rpartition("=")[0] or self.canary] if self.canary else []
+        return [name.strip() for name in (self.also or "").split(",") if name.strip()] + canary
+
     def check(self) -> None:
         """Refuse what contradicts itself."""
         if self.canary and self.also:
@@ -144,6 +150,8 @@ def command(
                 f"--engine {engine}: replicas run on this machine only, which is --engine local; on several hosts run "
                 "covey serve on each, and let a load balancer divide requests among the addresses"
             )
+        for name in (model, *versions.named):
+            check_named(name, store)
         with importing(manner):
             from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
@@ -218,6 +226,14 @@ def with_versions(
         choice = Exp4(count, wishes.front.objective) if versions.select == "exp4" else Exp3(count)
         return replace(wishes, also=also, choice=choice)
     return wishes
+
+
+def check_named(model: str, store: Path | None) -> None:
+    """Refuse, before torch is imported, a model that is not there."""
+    if not model.endswith(ENDING):
+        opened(store).named(model)
+    elif not Path(model).is_file():
+        raise PlanError(f"there is no file {model}: name a safetensors file, or a model of `covey models list`")
 
 
 def placed(model: str, task: str | None, store: Path | None) -> ModelPlace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ class ReplicaPool:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed: asyncio.Future[CoveyError] = asyncio.get_running_loop().create_future()
         self.present: set[Address] = set()
+        self._gone: dict[Address, float] = {}  # when those were lost that are not back yet
         self.lost = 0
         self._open = True
 
@@ -48,6 +50,7 @@ class ReplicaPool:
             return self.start(message.rank)
         if isinstance(message, RetireReplica):
             self._failures.pop(to, None)
+            self._gone.pop(to, None)
         if link := self._links.get(to):
             if isinstance(message, EndReplica | RetireReplica):
                 self._end(link)
@@ -90,6 +93,8 @@ class ReplicaPool:
     def _heard(self, message: Message) -> None:
         if isinstance(message, ReplicaReady):
             self._failures[message.sender] = 0
+            if (since := self._gone.pop(message.sender, None)) is not None:
+                _log(f"{message.sender} is back after {time.monotonic() - since:.2f} s")
             self.present.add(message.sender)
             if len(self.present) == len(self._failures) and not self._ready.done():
                 self._ready.set_result(None)
@@ -104,12 +109,20 @@ class ReplicaPool:
         self.deliver(ReplicaLost(sender=who))
         if who not in self._failures:
             return  # it was retired
-        self.lost += ready
+        if ready:
+            self.lost += 1
+            self._gone[who] = time.monotonic()
+            _log(f"{who} was lost, and is replaced; {len(self.present)} others are ready, {self.lost} were lost so far")
         self._failures[who] += 1
         if self._failures[who] < TRIES:
             self._begin(who, 0.0 if ready else PAUSE)
         elif not self.present and not self.failed.done():
             self.failed.set_result(RoleFailed(f"{who} ended {TRIES} times before it was ready, for the reason above"))
+
+
+def _log(line: str) -> None:
+    """A line of the endpoint's log, with the time in UTC."""
+    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), line, file=sys.stderr, flush=True)
 
 
 class _ReplicaConnection(asyncio.Protocol):
@@ -137,7 +150,7 @@ class _ReplicaConnection(asyncio.Protocol):
             for message in self._stream.feed(data):
                 self._heard(message)
         except WireError as error:
-            print(f"{self.who} is replaced: {error}", file=sys.stderr)
+            _log(f"{self.who} is replaced: {error}")
             self.hang_up()
 
     def connection_lost(self, error: Exception | None) -> None:
