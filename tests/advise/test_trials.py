@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 import covey
 from covey.advise.candidates import candidates
 from covey.advise.choose import advise
+from covey.advise.real_steps import RealSteps
 from covey.advise.situation import look
 from covey.advise.trials.level import Level
 from covey.advise.trials.trial import SCORES, Limit, SimulatedTrials, TrialOutcome
@@ -138,6 +140,26 @@ def test_trials_end_when_their_cpu_time_is_spent(task: Task, monkeypatch: pytest
     trials = SimulatedTrials(task, now, pace=0.001, spend=0.01)
     advise(task, DIGITS, now, until="accuracy>=0.8", trials=trials)
     assert len([spec for spec, workers, _ in seen if workers > 1]) == 3
+
+
+@pytest.mark.parametrize("many", [0, 3])
+def test_no_trial_begins_when_its_time_is_over(many: int, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, begun = watched(monkeypatch), list[str]()
+    now = look(task, 2, from_flags(compute="5ms"))
+    asked = count()
+    monkeypatch.setattr(SimulatedTrials, "late", property(lambda trials: next(asked) >= many))
+    trials = SimulatedTrials(task, now, 0.001)
+    advice = advise(task, DIGITS, now, until="accuracy>=0.9", trials=trials, told=begun.append)
+    assert [line.partition(" ")[0] for line in begun] == ["timing"] * many and not seen
+    assert "--within ended the search" in advice.why_sure and advice.choices, "there is advice all the same"
+
+
+def test_time_is_over_when_the_clock_says_so(task: Task) -> None:
+    now = look(task, 2, from_flags(compute="5ms"))
+    assert SimulatedTrials(task, now, 0.001, until=time.monotonic()).late
+    assert not SimulatedTrials(task, now, 0.001, until=time.monotonic() + 60).late
+    assert not SimulatedTrials(task, now, 0.001).late
+    assert RealSteps(task=DIGITS, engine="local", workers=2, until=time.monotonic()).late
 
 
 @pytest.mark.full

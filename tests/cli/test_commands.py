@@ -94,7 +94,7 @@ def test_simulate_takes_the_workers_of_the_file(runner: CliRunner, calls: Calls)
     ("flags", "said"),
     [
         ("--cluster examples/cluster.toml --slow 1:2x", "omit --slow"),
-        ("--cluster no.toml", "cannot read the cluster file no.toml"),
+        ("--cluster no.toml", "cannot read the cluster file no.toml: No such file or directory; give a TOML file"),
         ("--cluster examples/cluster.toml --workers 3", "the cluster has 8 workers"),
         ("--slow 7:2x", "no worker 7"),
         ("--bandwidth fast", "100mbit, 1gbit"),

@@ -176,6 +176,20 @@ def quiet_threads() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class WrittenLog:
+    """Writes down what a service says."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def update(self, progress: Any) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        with self._file.open("a") as file:
+            print(line, file=file)
+
+
 def serve_here(folder: Path, listen: str, options: Mapping[str, Any]) -> None:
     """(In a process of its own) Serve, and leave the result in the folder."""
     quiet_threads()
@@ -198,6 +212,7 @@ def serve_here(folder: Path, listen: str, options: Mapping[str, Any]) -> None:
     names = {one.name for one in fields(RoundOptions)}
     waits = RoundOptions(**{name: terms.pop(name) for name in list(terms) if name in names})
     given = {"strategy": "fedavg", "rounds": 3, "runs": False, "keys": folder / "keys", **terms}
+    given.setdefault("watcher", WrittenLog(folder / "served"))
     result = serving.serve(str(folder / "task.py"), listen=listen, listens=listens, waits=waits, **given)
     (folder / "result.json").write_text(result.to_json())
 

@@ -33,7 +33,7 @@ def test_a_name_and_a_number_belong_to_one_client_for_ever(tmp_path: Path) -> No
     folder = KeyFolder(tmp_path / "keys")
     folder.add("alice", 50, tmp_path / "alice.key")
     folder.revoke("alice")
-    with pytest.raises(PlanError, match="alice is enrolled already"):
+    with pytest.raises(PlanError, match="for good, also after it was revoked.*use another, such as alice-2"):
         folder.add("alice", 50, tmp_path / "again.key")
     assert folder.add("bob", 50, tmp_path / "bob.key").number == 1
     assert [one.revoked for one in folder.guests().guests] == [True, False]

@@ -15,10 +15,20 @@ from covey.engines.service.guest_connection import parcels
 from covey.engines.service.guest_keys import KeyFolder, read_key
 from covey.engines.service.service_port import UNREAD, PortTerms, ServicePort
 from covey.engines.transport.refusals import Refusals
-from covey.federated.messages import COORDINATOR, FROM_CLIENTS, CheckIn
+from covey.federated.messages import (
+    AGGREGATOR,
+    COORDINATOR,
+    FROM_CLIENTS,
+    CheckIn,
+    ComeBack,
+    Configuration,
+    address,
+)  # fmt: skip
+from covey.membership import Departed
 from covey.message import Address, Message, stamped
 from covey.observe.membership import RoundLog, RoundRecord
-from covey.run.federated.service_news import NAMED, ServiceNews, reason
+from covey.run.federated.service_news import NAMED, LeftClients, ServiceNews, reason
+from covey.vector import Vector
 
 ME = Address("client", 0)
 
@@ -124,3 +134,22 @@ def test_a_service_tells_who_joins_and_which_rounds_come_to_nothing() -> None:
 def test_a_folder_without_keys_is_not_listed_as_an_empty_one(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["federate", "keys", "list", str(tmp_path / "nowhere")])
     assert found.exit_code == 2 and "has no keys" in " ".join(found.output.split())
+
+
+def test_who_leaves_in_the_middle_of_a_round_is_named() -> None:
+    said: list[str] = []
+    news, houses = LeftClients(lambda client: f"house-{client.rank}", said.append), [address(one) for one in range(40)]
+    chosen, nothing = Configuration(4, 0.0, Vector([]), Vector([])), ComeBack(0.0, 1.0)
+    news.delivered(0.0, houses[0], COORDINATOR, Departed(0), 0)
+    assert said == [], "it was not chosen"
+    for house in houses[:2]:
+        news.sent(0.0, AGGREGATOR, house, chosen, 0)
+    news.sent(1.0, AGGREGATOR, houses[0], nothing, 0)
+    for house in houses[:2]:
+        for role in (COORDINATOR, AGGREGATOR):  # both hear of it
+            news.delivered(2.0, house, role, Departed(0), 0)
+    assert said == ["client 1 (house-1) left in round 5, before it was done"]
+    for house in houses:
+        news.sent(3.0, AGGREGATOR, house, chosen, 0)
+        news.delivered(4.0, house, AGGREGATOR, Departed(0), 0)
+    assert len(said) == NAMED + 1 and said[-1] == "further clients that leave are not named"

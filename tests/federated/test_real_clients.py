@@ -57,6 +57,8 @@ def test_a_killed_client_drops_out_and_its_round_goes_on(four: RealRun) -> None:
     assert [ended(client) for client in clients] == [0] * 3
     (first,) = four.result()["participation"]["rounds"]
     assert (first["reports"], first["dropped"], first["state"]) == (3, 1, "committed")
+    left = [line for line in (four.folder / "served").read_text().splitlines() if " left " in line]
+    assert left == ["client 3 (c3) left in round 1, before it was done"], "those who reported have not left"
 
 
 @pytest.mark.full

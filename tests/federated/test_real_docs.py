@@ -1,4 +1,4 @@
-"""The example of docs/federated.md with real clients, as it is written there."""
+"""The examples of docs/federated.md and of the hospitals' tutorial with real clients, as they are written there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.full
-def test_the_example_with_real_clients(tmp_path: Path) -> None:
-    section = (ROOT / "docs" / "federated.md").read_text().partition("## With real clients")[2]
-    data, script = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "sh"))
-    assert data and script
+@pytest.mark.parametrize(("page", "clients"), [("federated.md", 2), ("tutorials/hospitals.md", 3)])
+def test_the_example_with_real_clients(page: str, clients: int, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    data, script = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "sh"))
+    assert script
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    (tmp_path / "mine.py").write_text(data[1])
+    (tmp_path / "mine.py").write_text(data[1] if data else "")
     covey = tmp_path / "bin" / "covey"
     covey.parent.mkdir()
     covey.write_text(f'#!/bin/sh\nexec {sys.executable} -m covey "$@"\n')
@@ -36,5 +37,5 @@ def test_the_example_with_real_clients(tmp_path: Path) -> None:
         timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
-    assert "3 committed" in done.stdout and done.stdout.count("the run is over") == 2, done.stdout
+    assert "3 committed" in done.stdout and done.stdout.count("the run is over") == clients, done.stdout
     assert load_file(tmp_path / "model.safetensors")

@@ -39,10 +39,12 @@ def advise(
     try:
         if trials:
             _time(known, trials, told)
-            told("training one worker alone, in virtual time")
-            known.level, until = trials.level(until)
-            known.alone.append(known.level.samples)
-            _train(known, trials, told)
+            if not trials.late:
+                told("training one worker alone, in virtual time")
+                known.level, until = trials.level(until)
+                known.alone.append(known.level.samples)
+                _train(known, trials, told)
+            known.late = trials.late
         if real:
             measure_best(known, real, told)
     except KeyboardInterrupt:
@@ -67,6 +69,8 @@ def _time(known: Known, trials: SimulatedTrials, told: Told) -> None:
     chosen = known.ordered()[:many]
     chosen += [row for row in known.shortlist(many) if row not in chosen]
     for row in chosen[: 2 * many]:
+        if trials.late:
+            return
         told(f"timing {row.candidate.spec}")
         if step := trials.timed(row.candidate):
             row.step, row.timing = step, "virtual time"
@@ -76,12 +80,12 @@ def _train(known: Known, trials: SimulatedTrials, told: Told) -> None:
     """Successive halving: who does best is trained again with the next seed, as long as there is CPU time."""
     spent: list[float] = []
     for turn, many in enumerate(HALVINGS):
-        if turn and known.level:
+        if turn and known.level and not trials.late:
             known.alone.append(trials.again(known.level, turn))
         ready = [row for row in known.ordered() if row.timing == "virtual time"]
         again = [row for row in ready if len(known.curve(row).trials) == turn and not known.missed(row)]
         for row in known.shortlist(many, ready) if turn == 0 else again[:many]:
-            if len(spent) >= FIRSTS and trials.left <= fmean(spent):
+            if trials.late or (len(spent) >= FIRSTS and trials.left <= fmean(spent)):
                 return
             before = trials.left
             _train_one(row, known, trials, turn, told)

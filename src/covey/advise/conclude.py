@@ -126,7 +126,7 @@ def _sure(ranked: Sequence[tuple[RankedStrategy, Estimate]], known: Known) -> tu
     timed = "" if known.now.measured or first.timing == "real steps" else (
         "; the time of a batch is what the cluster is said to have, it was not measured"
     )  # fmt: skip
-    cut = "it was interrupted; " if known.interrupted else ""
+    cut = "it was interrupted; " if known.interrupted else "--within ended the search; " if known.late else ""
     if first.basis != "trained in virtual time":
         return "a rough guess", f"{cut}samples to the target come from rules of thumb{timed}"
     others = [(choice, found) for choice, found in ranked[1:] if not choice.missed]

@@ -71,6 +71,7 @@ class Known:
     alone_real: list[float] = field(default_factory=list)  # seconds of its real steps
     curves: dict[str, Curve] = field(default_factory=dict)
     interrupted: bool = False
+    late: bool = False  # the time of the search was over before all was tried
 
     def curve(self, row: CandidateRow) -> Curve:
         return self.curves.get(row.candidate.mathematics) or Curve()

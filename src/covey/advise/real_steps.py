@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ class RealSteps:
     seed: int = 0
     insecure: bool = False
     threads: int | None = None
+    until: float | None = None  # of the monotonic clock: no run begins after it
+
+    @property
+    def late(self) -> bool:
+        """Whether no further run may begin."""
+        return self.until is not None and time.monotonic() >= self.until
 
     def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
         """Seconds of a step of the mean worker."""
@@ -42,6 +49,9 @@ class RealSteps:
 def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
     """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds."""
     for turn, (many, steps) in enumerate(ROUNDS):
+        if real.late:
+            known.late = True
+            return
         one = known.single().value
         told(f"measuring {_fewer(steps, one)} real steps of one worker alone")
         known.alone_real.append(real.measure(ALONE, 1, _fewer(steps, one), turn))
@@ -53,6 +63,9 @@ def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> 
 def _measure(
     row: CandidateRow, known: Known, real: RealSteps, steps: int, turn: int, told: Callable[[str], None]
 ) -> None:  # fmt: skip
+    if real.late:
+        known.late = True
+        return
     fewer = _fewer(steps, known.step(row).value)
     told(f"measuring {fewer} real steps of {row.candidate.spec}")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import flag, teller
 from covey.cli.training import ShownRequest, load_plugins
+from covey.cli.worker_count import one_number
 from covey.errors import PlanError
 from covey.target import parse_target
 
@@ -25,11 +27,15 @@ if TYPE_CHECKING:
     from covey.task import Task
 
 WISHES = "What matters"
+LONG = "; then trials, about a minute of CPU time, longer where the machine is busy (--within limits them)"
 
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
 Workers = Annotated[
-    int | None, flag("--workers", "N", "How many workers. (usual: those of --cluster, else cores)", options.RUN, 1)
-]
+    int | None,
+    flag(
+        "--workers", "N", "How many workers. (usual: those of --cluster, else cores)", options.RUN, parser=one_number
+    ),
+]  # fmt: skip
 Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, least=1)]
 
 
@@ -51,7 +57,7 @@ class MeasureFlags(options.FlagGroup):
     ] = None
     within: Annotated[
         str | None,
-        flag("--within", "TIME", "Start no new round of the race after this time. (usual: 60s)", options.BUDGET),
+        flag("--within", "TIME", "Begin no trial, or round of --race (usual: 60s), after this time.", options.BUDGET),
     ] = None
     delays: Annotated[
         bool, flag("--delays", "", "Show the least delay of every exchange pattern instead.", options.RUN)
@@ -115,7 +121,7 @@ def command(
         loaded = load_task(task, told)
         if until is not None:
             target_of(loaded, until)
-        told("measuring a batch on this machine")
+        told("measuring a batch on this machine" + ("" if measuring.quick or measuring.delays else LONG))
         if wanted.real:
             imagined = wanted.measured(task, told)
         now, pace = _situation(
@@ -133,8 +139,12 @@ def command(
         from covey.cli.tables.advice import print_advice
 
         epochs = measuring.epochs
-        trials = None if measuring.quick else SimulatedTrials(loaded, now, pace, seed, epochs=epochs)
-        real = RealSteps(task=task, engine=wanted.name, workers=now.workers, seed=seed) if wanted.real else None
+        trials = None if measuring.quick else SimulatedTrials(
+            loaded, now, pace, seed, epochs=epochs, until=wanted.limited
+        )
+        real = RealSteps(
+            task=task, engine=wanted.name, workers=now.workers, seed=seed, until=wanted.limited
+        ) if wanted.real else None  # fmt: skip
         found = advise(
             loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags, epochs=epochs
         )
@@ -191,23 +201,26 @@ class AskedEngine:
             raise PlanError("--quick measures nothing: omit it, or --engine")
         if race and until is None:
             raise PlanError("--race needs a target that strategies can reach first: give --until, such as accuracy:0.9")
-        if within is not None and not race:
-            raise PlanError(f"--within {within} limits a race: give --race, too, or omit it")
+        if within is not None and (given.quick or given.delays) and not race:
+            raise PlanError(f"--within {within} limits trials, and formulas need no time: omit it")
         self.name = engine or "local"
         self.local = not described and self.name == "local"
         self.real = not described and not given.quick and not given.delays
         self.flags = "" if self.local or described else f"--engine {shlex.quote(self.name)}"
-        if race:
-            self._check_time(within)
+        self.seconds = self._read_time(within)  # of the search; with a race, that of the race is another
+        self.limited = None if race or within is None else time.monotonic() + self.seconds
         from covey.spec import parse_call
 
         if engine and parse_call(engine).name not in ("local", "lab"):
             raise PlanError(f"--engine {engine}: advice is measured on local, or 'lab(hosts=3, rate=100mbit, cpu=0.5)'")
 
-    def _check_time(self, within: str | None) -> None:
-        from covey.compare.running import time_limit
+    def _read_time(self, within: str | None) -> float:
+        from covey.simulate.units import parse_duration
 
-        time_limit(None, within)
+        seconds = parse_duration("60s" if within is None else within)
+        if seconds <= 0:
+            raise PlanError(f"--within {within}: trials and races take time; write for example 60s or 5m")
+        return seconds
 
     def measured(self, task: str, told: Callable[[str], None]) -> Cluster:
         """The engine's machines, as calibration finds them."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from covey.cli.tables import completion
+from covey.cli.worker_count import one_number
 from covey.engines import entries as engines
 from covey.errors import PlanError
 
@@ -22,10 +23,13 @@ RUN, BUDGET, KEEP, HOSTS, OUTPUT = "What to run", "When to stop", "What to keep"
 
 
 def flag(
-    name: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None
-) -> Any:
+    name: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None,
+    parser: Callable[[str], Any] | None = None,
+) -> Any:  # fmt: skip
     """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key."""
-    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered)
+    return typer.Option(
+        name, metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered, parser=parser
+    )
 
 
 Task = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and the name of its covey.Task.")]
@@ -35,7 +39,7 @@ Strategy = Annotated[str, flag("--strategy", "SPEC", _TOGETHER, RUN, offered=com
 Plugins = Annotated[
     list[Path] | None, flag("--plugin", "FILE", "A file that registers strategies, codecs or engines of yours.", RUN)
 ]
-Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, least=1)]
+Workers = Annotated[int, flag("--workers", "N", "How many workers train.", RUN, parser=one_number)]
 WorkersOrRange = Annotated[
     str, flag("--workers", "N|MIN:MAX|auto:MAX", "How many workers train; in a range they come and go.", RUN)
 ]

@@ -38,7 +38,8 @@ def load(path: str | PathLike[str]) -> Cluster:
     try:
         text = named_text(Path(path))
     except OSError as error:
-        raise PlanError(f"cannot read the cluster file {path}: {error.strerror}") from error
+        hint = "give a TOML file, as `covey calibrate TASK` writes it (docs/simulate.md)"
+        raise PlanError(f"cannot read the cluster file {path}: {error.strerror}; {hint}") from error
     except WireError as error:
         raise PlanError(f"cannot read the cluster file {path}: {error}") from error
     except ValueError as error:

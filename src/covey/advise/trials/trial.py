@@ -66,12 +66,18 @@ class SimulatedTrials:
 
     def __init__(
         self, task: Task | str, now: Situation, pace: float, seed: int = 0, spend: float = SPEND,
-        epochs: int | None = None,
+        epochs: int | None = None, until: float | None = None,
     ) -> None:  # fmt: skip
         self.task = load_task(task) if isinstance(task, str) else task
         self.epochs = epochs or PATIENCE
+        self.until = math.inf if until is None else until  # of the monotonic clock: no trial begins after it
         self.now, self.pace, self.seed, self.spend = now, max(pace, 1e-5), seed, spend
         self._began = time.process_time()
+
+    @property
+    def late(self) -> bool:
+        """Whether no further trial may begin."""
+        return time.monotonic() >= self.until
 
     @property
     def left(self) -> float:

@@ -124,7 +124,10 @@ class KeyFolder:
         with self._locked():
             known = self.guests()
             if known.named(name):
-                raise PlanError(f"{name} is enrolled already: choose another name; a revoked one is not used again")
+                raise PlanError(
+                    f"{name} is enrolled already, and a name is one key's for good, also after it was revoked: clients "
+                    f"know each other by name, and nobody may take the place of {name}; use another, such as {name}-2"
+                )
             if not self._service.exists():
                 write_secret(self._service, new_pair())
             pair = new_pair()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from covey.engines.transport.refusals import shown
-from covey.federated.messages import SumWithdrawal
+from covey.federated.messages import ComeBack, Configuration, SumWithdrawal
+from covey.membership import Departed
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.observe.membership import RoundLog, RoundRecord
@@ -63,6 +64,29 @@ class DeclinedSums(Instrument):
         self._told.add(sender)
         self.lines.append(f"{sender} ({self._name(sender)}) declined a secure sum: {shown(message.why)}")
         self._say(self.lines[-1])
+
+
+class LeftClients(Instrument):
+    """Says which clients went away in the middle of a round: chosen, and gone before they were told to come again."""
+
+    def __init__(self, name: Callable[[Address], str], say: Callable[[str], None]) -> None:
+        self._name, self._say, self._told = name, say, 0
+        self._chosen: dict[Address, int] = {}  # the round of each that was not told to come again yet
+
+    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if isinstance(message, Configuration):
+            self._chosen[to] = message.number
+        elif isinstance(message, ComeBack):
+            self._chosen.pop(to, None)
+
+    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+        if not isinstance(message, Departed) or (number := self._chosen.pop(sender, None)) is None:
+            return
+        self._told += 1
+        if self._told <= NAMED:
+            self._say(f"{sender} ({self._name(sender)}) left in round {number + 1}, before it was done")
+        elif self._told == NAMED + 1:
+            self._say("further clients that leave are not named")
 
 
 def reason(record: RoundRecord) -> str:

@@ -40,7 +40,7 @@ from covey.run.federated.federating import service_plan
 from covey.run.federated.private_run import PrivateRun
 from covey.run.federated.round_referee import RoundReferee
 from covey.run.federated.service_checkpoints import ServiceCheckpoints
-from covey.run.federated.service_news import DeclinedSums, ServiceNews
+from covey.run.federated.service_news import DeclinedSums, LeftClients, ServiceNews
 from covey.run.federated.service_request import SERVED, going_on, known_identities, service_facts, service_request
 from covey.run.listening import listening
 from covey.run.option_parts import OutputOptions, TrainingOptions, at_least_one
@@ -145,6 +145,7 @@ class Serving:
         self._say = asked.options.output.say
         self._news = ServiceNews(self._say)
         self._declined = DeclinedSums(clients.name, self._say)
+        self._left = LeftClients(clients.name, self._say)
 
     def run(
         self, score_every: int, told: Callable[[Any, dict[str, float]], None] | None, checkpoint: str | Path | None
@@ -164,7 +165,7 @@ class Serving:
                 judge=judge, score=score.score if asked.task.evaluate else None,
                 teller=GuestTeller(tallies, CLIENT), interrupt=interrupt, look=lambda: self._look(log),
                 kept=state, over=self._end,
-                watching=[self._reports, self._declined, *self._watching(judge)],
+                watching=[self._reports, self._declined, self._left, *self._watching(judge)],
             )  # fmt: skip
             if kept:
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,10 +20,13 @@ from covey.data.seeded_draws import seed_all
 from covey.engines import handover
 from covey.engines.process.role.role_process import tell_failure
 from covey.errors import PlanError
+from covey.exchange.gathered_rows import GatheringWorkers
 from covey.message import Address
+from covey.model.replica import Replica
+from covey.program import Node
 from covey.run.own_loop.keeping import LoopState, Stateful
 from covey.run.roles import RoleWork, works
-from covey.strategy import Strategy
+from covey.strategy import Plan, Strategy
 
 
 class JoinedRole:
@@ -61,6 +65,17 @@ class JoinedRole:
             limits = [self.kept.done if rank == self.me.rank else each for rank, each in enumerate(self.plan.limits)]
             self.plan = replace(self.plan, limits=tuple(limits))
         return found
+
+    def plan_telling(self, rows: GatheringWorkers) -> Plan:
+        """The plan, in which this role's program also tells those who gather what its node is."""
+        role = self.plan.role(self.me)
+
+        def program(node: Node, replica: Replica) -> Any:
+            rows.node = node
+            return role.program(node, replica)
+
+        roles = tuple(replace(one, program=program) if one is role else one for one in self.plan.roles)
+        return replace(self.plan, roles=roles)
 
     def check_clip(self) -> None:
         """Refuse to clip where the strategy cannot."""

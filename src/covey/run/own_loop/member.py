@@ -15,12 +15,13 @@ from torch.utils.data import DataLoader
 
 from covey.data.dealing import dealt
 from covey.errors import PlanError
+from covey.exchange.gathered_rows import check_rows
 from covey.run.own_loop.counting import LoaderCounts, check_counted, warn_without_gradient, watching
 from covey.run.own_loop.guard import LoopGuard
 from covey.run.own_loop.keeping import Stateful, check_stateful
 from covey.run.own_loop.loading import REPEATED, Loader, PassBeginnings, Sizes
 from covey.run.own_loop.position import Pass, Position, RunEnded
-from covey.run.own_loop.scaling import overflowed
+from covey.run.own_loop.scaling import forget_gradients, overflowed
 from covey.run.own_loop.sharding import ShardEpochs
 from covey.run.own_loop.trained import (
     all_parameters,
@@ -64,8 +65,6 @@ class Member:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         self._guard.end()
         return isinstance(error, RunEnded)
-
-    # -- data ---------------------------------------------------------------------------------------------------------
 
     @checked("member.shard", omit=("data",))
     def shard(self, data: Data, batch_size: int = 32) -> Iterable[Any]:
@@ -185,7 +184,8 @@ class Member:
         chosen = chosen_optimizer(self.optimizers, optimizer)
         max_norm, self._max_norm = self._max_norm, None
         if self._position.stepped():
-            self._replay(chosen, scaler)
+            self._counts.skip(None)
+            forget_gradients(chosen, scaler)
         elif scaler is not None and overflowed(scaler, chosen, self._anywhere):
             self._counts.skip(samples)
         else:
@@ -239,8 +239,19 @@ class Member:
         if how not in ("any", "all", "mean"):
             raise PlanError(f"member.agree(how={how!r}): use 'any', 'all' or 'mean'")
         self._guard.check("member.agree")
-        take = number if how == "mean" else truth
-        return take(f"member.agree(…, how={how!r}): value", value)
+        return (number if how == "mean" else truth)(f"member.agree(…, how={how!r}): value", value)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the rows of all workers, by rank; the gradient of each flows back to the worker that has it.
+
+        Args:
+            tensor: The rows of this worker; the others have rows of the same shape.
+
+        >>> member.gather(torch.ones(4, 8)).shape
+        torch.Size([4, 8])
+        """
+        self._guard.check("member.gather")
+        return check_rows(tensor)
 
     def keep(self, *things: Stateful) -> None:
         """Save the state of these objects in checkpoints, too; call it before the first step.
@@ -267,15 +278,6 @@ class Member:
     def _anywhere(self, here: bool) -> bool:
         """Whether something is so on any worker that has to skip a step with this one."""
         return here
-
-    def _replay(self, chosen: Optimizer, scaler: GradScaler | None) -> None:
-        """This step was taken before the run was kept: all that is left of it is what the scaler will ask for."""
-        self._counts.skip(None)
-        for parameter in parameters_of(chosen):
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        if scaler is not None:
-            overflowed(scaler, chosen, lambda here: here)
 
     def _take(
         self, loss: Tensor | float | None, samples: int | None, chosen: Optimizer, max_norm: float | None

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
+from covey.run.own_loop.trained import parameters_of
+
 
 def overflowed(scaler: GradScaler, optimizer: Optimizer, anywhere: Callable[[bool], bool]) -> bool:
     """Unscale the gradients, and say whether one is not finite `anywhere`: then this step is to be skipped.
@@ -26,3 +28,12 @@ def overflowed(scaler: GradScaler, optimizer: Optimizer, anywhere: Callable[[boo
             one.fill_(1.0)
     state["stage"] = OptState.STEPPED
     return skipped
+
+
+def forget_gradients(optimizer: Optimizer, scaler: GradScaler | None) -> None:
+    """This step was taken before the run was kept: all that is left of it is what the scaler will ask for."""
+    for parameter in parameters_of(optimizer):
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    if scaler is not None:
+        overflowed(scaler, optimizer, lambda here: here)

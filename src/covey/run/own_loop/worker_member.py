@@ -19,6 +19,7 @@ from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.cuda_stream import lane_of
 from covey.engines.process.role.role_process import RoleLines, play
 from covey.errors import PlanError
+from covey.exchange.gathered_rows import GatheringWorkers
 from covey.model.optimizers import Combined
 from covey.model.randomness import seed_of
 from covey.model.replica import Replica
@@ -61,7 +62,9 @@ class WorkerMember(Member):
         settings = replica.updates.settings
         assert settings is not None, "a loop has settings"
         settings.alike = role.one_batch and not role.heard_by_all
-        run = partial(play, plan=joined.plan, replica=replica, kept=joined.kept, serve=self._serve)
+        self._rows = GatheringWorkers(self.rank, self.workers, lambda: self._counts.weight)
+        plan = joined.plan_telling(self._rows)
+        run = partial(play, plan=plan, replica=replica, kept=joined.kept, serve=self._serve)
         self._turns = LoopTurns(run, lane_of(replica.flat))
         self._seat = joined
         self._lines: RoleLines | None = None
@@ -133,6 +136,21 @@ class WorkerMember(Member):
             return own
         found = self._vote(f"member.agree(…, how={how!r})", how, float(own))
         return own if found is None else type(own)(found)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        own = super().gather(tensor)
+        if not self._one_batch:
+            raise PlanError(
+                "member.gather has no meaning here: the workers of this strategy do not take each step together at "
+                "equal weights, so there is no batch of all of them; use bsp, allreduce, firecaffe, sliced or bigdl, "
+                "or take the loss over this worker's own batch"
+            )
+        if self._elastic:
+            raise PlanError(
+                f"{option('on_failure', 'continue')} and member.gather: it waits for all workers in the middle of a "
+                f"step, which a lost one cannot repeat alone; use {option('on_failure', 'restart')}"
+            )
+        return self._rows.gather(own) if self._turns.mine else own  # else the run has ended
 
     def _anywhere(self, here: bool) -> bool:
         if not self._in_step or not self._turns.mine:
@@ -212,10 +230,10 @@ class WorkerMember(Member):
         weight = counted.mine * self.workers / everybody
         if weight == 1:
             return
-        if self._replica.compute.norms and (counted.everybody is None or not counted.alike):
+        if (self._replica.compute.norms or self._rows.calls) and (counted.everybody is None or not counted.alike):
             raise PlanError(
-                "nn.SyncBatchNorm must know before a step how many samples each worker has in it: make the batches "
-                "equal (drop_last=True), or take them from member.loader, one for each step"
+                "nn.SyncBatchNorm and member.gather must know before a step how many samples each worker has in it: "
+                "make the batches equal (drop_last=True), or take them from member.loader, one for each step"
             )
         for parameter in parameters_of(chosen):
             if parameter.grad is not None:
