@@ -56,7 +56,7 @@ def public() -> Iterator[tuple[str, Any]]:
     yield from ((f"data.{name}", getattr(covey.data, name)) for name in covey.data.__all__)
     yield from ((f"nn.{name}", getattr(covey.nn, name)) for name in covey.nn.__all__)
     yield "spark.fit", covey.spark.fit
-    methods = ("shard", "loader", "epochs", "first_step", "step", "accumulate", "clip", "agree", "keep")
+    methods = ("shard", "loader", "epochs", "first_step", "step", "accumulate", "clip", "agree", "gather", "keep")
     yield from ((f"Member.{name}", getattr(Member, name)) for name in methods)
     yield from ((f"Result.{name}", getattr(covey.Result, name)) for name in ("to_json", "write"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -31,7 +32,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(words, check=False, cwd=cwd, capture_output=True, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which would find the repository
+    done = subprocess.run(words, check=False, cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 

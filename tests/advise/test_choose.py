@@ -236,7 +236,7 @@ def test_spread() -> None:
 )
 def test_how_sure_it_is(second: Estimate, basis: str, sure: str, why: str) -> None:
     known: Any = SimpleNamespace(
-        now=SimpleNamespace(measured=True), interrupted=False, level=SimpleNamespace(exact=True)
+        now=SimpleNamespace(measured=True), interrupted=False, late=False, level=SimpleNamespace(exact=True)
     )
     first: Any = SimpleNamespace(basis=basis, timing="virtual time")
     other: Any = SimpleNamespace(spec="gossip", workers=4, missed=False)

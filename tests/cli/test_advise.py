@@ -122,7 +122,7 @@ def test_scale_where_a_strategy_cannot_be_at_some_size() -> None:
     (["advise", DIGITS, "--engine", "local", "--quick"], "--quick measures nothing"),
     (["advise", DIGITS, "--quick", "--within", "10s"], "formulas need no time"),
     (["advise", DIGITS, "--within", "0s"], "take time"),
-    (["advise", DIGITS, "--workers", "1:4"], "needs one number, such as 4"),
+    (["advise", DIGITS, "--workers", "1:4"], "needs one number"),
     (["advise", DIGITS, "--race", "--until", "accuracy:0.9", "--within", "0s"], "take time"),
     (["advise", DIGITS, "--delays", "--engine", "local"], "--delays are formulas"),
     (["advise", DIGITS, "--race", "--until", "perplexity:20"], "'perplexity<=20'"),

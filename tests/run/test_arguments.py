@@ -39,7 +39,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "step": {"none"}, "batch_size": {"count"}, "accumulate": {"count"}, "evaluate": {"none"}, "ema": {"none"},
         "rate": {"none", "class"}, "scheduler": {"none"}, "clip_norm": ABOVE_0 | {"none"}, "loaders": {"count", "zero"},
         "collate_fn": {"none"}, "sampler": {"numbers", "none", "tensor"}, "drop_last": {"truth"}, "device": {"none"},
-        "compile": set(), "warm": {"truth"}, "private": {"none"},
+        "compile": set(), "warm": {"truth"}, "private": {"none"}, "transform": {"none"}, "preparers": {"zero"},
     },
     "covey.fit": {
         "workers": {"count"}, "servers": {"count", "none"}, "epochs": {"count", "none"}, "steps": {"count", "none"},
@@ -78,6 +78,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
     "member.accumulate": {"more": ANSWER},
     "member.clip": {"max_norm": ABOVE_0},
     "member.agree": {"value": ANSWER, "how": set()},
+    "member.gather": {"tensor": {"tensor"}},
     "member.keep": {"things": {"module"}},
 }  # fmt: skip
 """What a parameter takes of these; everything else is refused."""
