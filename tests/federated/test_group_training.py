@@ -169,3 +169,16 @@ def test_who_has_gone_before_its_result_is_due_is_not_trained(monkeypatch: pytes
     )  # fmt: skip
     assert found.participation and found.participation.rounds[0].reports == 3
     assert sorted(trained) == [3, 4, 5]
+
+
+def test_the_pull_of_fedprox_is_clipped_with_the_gradient() -> None:
+    asked = task(lambda: nn.Linear(6, 3, bias=False).double(), clip_norm=0.1)
+    work = works(training(asked, LocalPlan(epochs=3, batch="all", mu=4.0)))[0]
+    x, y = (column[: SIZES[0]] for column in asked.data)
+    start = weight = work.given.params.parts[0].view(3, 6)
+    for _ in range(3):
+        weight = weight.detach().requires_grad_()
+        (grad,) = torch.autograd.grad(nn.functional.cross_entropy(x @ weight.T, y), weight)
+        grad = grad + 4.0 * (weight - start)
+        weight = weight - 0.2 * grad * (0.1 / grad.norm()).clamp(max=1)
+    assert work().update.parts[0].tolist() == pytest.approx((weight - start).view(-1).tolist(), rel=1e-4)

@@ -10,6 +10,7 @@ import pytest
 from covey.errors import PlanError
 from covey.federated.buffering import Buffering
 from covey.federated.messages import ClientReport, Configuration
+from covey.federated.pace_steering import PaceSteering
 from covey.program import Node
 from covey.run import federate
 from covey.task import Task
@@ -30,6 +31,23 @@ def test_many_clients_do_not_wait_for_a_guess_of_how_long_rounds_take(task: Task
     found = federate(task, "fedavg", 5000, per_round=20, rounds=10, timing_only=True, **EQUAL).participation
     assert found and max(one.took for one in found.rounds) < 1.0, [one.took for one in found.rounds]
     assert found.took_part >= 190
+
+
+def test_the_wait_for_check_ins_is_no_part_of_how_long_a_round_takes(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Else clients would be told to come later the fewer of them come."""
+    told, ended = list[float](), PaceSteering.round_ended
+
+    def heard(self: PaceSteering, seconds: float) -> None:
+        told.append(seconds)
+        ended(self, seconds)
+
+    monkeypatch.setattr(PaceSteering, "round_ended", heard)
+    given: dict[str, Any] = {"per_round": 10, "rounds": 3, "timing_only": True, "overlap": False, "compute": "1s"}
+    found = federate(task, "fedavg", 20, **given, **EQUAL).participation
+    assert found and len(told) == 3
+    assert all(seconds < one.took for seconds, one in zip(told, found.rounds, strict=True))
 
 
 def test_fedbuff_chooses_all_equally_often_with_a_buffer_larger_than_its_clients(task: Task) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from covey.policy.curves import outlook
 from covey.policy.halving import Asha, Hyperband, RandomSearch
 from covey.policy.pbt import Pbt
 from covey.policy.pop import Pop, divided
@@ -125,6 +126,20 @@ def test_pop_lets_others_have_the_slots_that_are_not_dedicated() -> None:
     limits = SearchLimits(epochs=16, trials=2, slots=2)
     assert Pop(target=0.9, poor=0.0).next([sure, unsure], limits).move.trial == 0
     assert Pop(target=0.9, poor=0.0).next([busy, unsure], limits).move.trial == 1
+
+
+def test_pop_lets_the_one_that_has_come_least_far_go_on_in_the_other_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = SearchLimits(epochs=16, trials=3, slots=2)
+    monkeypatch.setattr(Pop, "chances", lambda *_: {0: 0.75, 1: 0.1, 2: 0.1})
+    trials = [TrialState(0, ((1, 0.5),), running=True), paused(1, 0.1, 0.1, 0.1), paused(2, 0.1)]
+    assert Pop().next(trials, limits).move.trial == 2
+
+
+def test_pop_is_the_less_sure_the_further_it_looks_ahead() -> None:
+    falling = ((1, 0.6), (2, 0.5), (3, 0.4))  # then it is expected to stay as it is
+    near, far = outlook(falling, 3), outlook(falling, 12)
+    assert near.mean == far.mean == pytest.approx(0.4)
+    assert far.deviation == pytest.approx(2 * near.deviation), "four times the epochs: four times the variance"
 
 
 def test_pop_dedicates_no_more_slots_than_are_deserved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,12 @@ def test_dolphin_moves_leave_each_block_one_owner_all_the_time(owners: dict[int,
     assert set(there) == set(owners) and sum(counts) == len(owners) and max(counts) - min(counts) <= 1
 
 
+def test_dolphin_leaves_the_odd_blocks_where_they_are() -> None:
+    moves = block_moves(dict.fromkeys(range(5), 1), [0, 1])
+    assert [(move.block, move.to) for move in moves] == [(0, 0), (1, 0)], "two of five, as three may stay"
+    assert len(block_moves({0: 2, 1: 2, 2: 2, 3: 1}, [0, 1, 2])) == 1
+
+
 def test_flexps_gives_each_stage_its_workers() -> None:
     staged = job("a", stages=parse_stages("1@30%, 4@80%, 2"))
     at = {done: flexps(cluster(replace(staged, done=done))).workers["a"] for done in (0.0, 299.0, 300.0, 799.0, 800.0)}

@@ -163,6 +163,8 @@ def test_a_budget_ends_with_the_last_round_within_it_also_after_a_restart() -> N
     assert budget.used <= 3.0 < epsilon(2.0, 0.2, rounds + 1, 1e-5)
     assert budget.rounds_left(2.0, 0.2) == 0 and budget.rounds_left(20.0, 0.2) > 0
     assert budget.after(4.0, 0.1).after(4.0, 0.1, 2).spent == ((2.0, 0.2, rounds), (4.0, 0.1, 3))
+    rarer = budget.after(2.0, 0.01)
+    assert rarer.spent == ((2.0, 0.2, rounds), (2.0, 0.01, 1)) and rarer.used > budget.used, "each at its own rate"
     assert PrivacyBudget(epsilon=9.0, delta=1e-5).rounds_left(2.0, 0.2, most=5) == 5
 
 

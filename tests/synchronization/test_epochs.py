@@ -49,6 +49,21 @@ def test_late_samples_do_not_count_for_the_next_epoch() -> None:
     assert not epochs.end(ending) and epochs.over == 1
 
 
+def test_samples_of_one_that_is_an_epoch_ahead_count_for_that_epoch() -> None:
+    epochs, ending = even(), Ending(0.5, "samples")
+    for step in range(5):
+        epochs.came(0, step, 8)
+    assert not epochs.end(ending), "3 of 12 batches of the first epoch"
+    for step in range(3):
+        epochs.came(1, step, 8)
+    assert epochs.end(ending) and epochs.over == 1
+    for step in (3, 4, 5):
+        epochs.came(1, step, 8)
+    assert not epochs.end(ending), "5 of 12"
+    epochs.came(0, 5, 8)
+    assert epochs.end(ending) and epochs.over == 2
+
+
 @given(share=st.integers(1, 20), workers=st.integers(1, 20))
 def test_as_many_replicas_as_the_share_says_and_no_more(share: int, workers: int) -> None:
     """Rounded up, without the rounding of floats: 55 % of 20 are 11."""
