@@ -109,9 +109,13 @@ def payload(message: Message) -> int:
     """Bytes of exchange that the message carries: its tensors, 8 for every float, and what else it says counts."""
     if not message.counted:
         return 0
-    fields = _fields(type(message))
-    others = sum(len(msgspec.msgpack.encode(getattr(message, name))) for name in message.sized)
-    return sum(vector.nbytes for vector in vectors(message)) + 8 * len(fields.floats) + others
+    names, floats = _fields(type(message))
+    size = 8 * len(floats)
+    for name in names:
+        size += getattr(message, name).nbytes
+    for name in message.sized:
+        size += len(msgspec.msgpack.encode(getattr(message, name)))
+    return size
 
 
 def vectors(message: Message) -> list[Vector]:
@@ -122,7 +126,8 @@ def vectors(message: Message) -> list[Vector]:
 
 def check_finite(message: Message, to: Address) -> None:
     """Refuse a message that would spoil its receiver's numbers for good."""
-    if not message.finite or not message.counted or all(vector.finite() for vector in vectors(message)):
+    carried = vectors(message)
+    if not carried or not message.finite or not message.counted or all(vector.finite() for vector in carried):
         return
     name, step = type(message).__name__, getattr(message, "step", None)
     what = f"a{'n' if name[0] in 'AEIOU' else ''} {name}" + (f" of step {step}" if step is not None else "")
@@ -136,7 +141,9 @@ def stamped(message: M, sender: Address, copy: bool) -> M:
     """The message as it leaves `sender`; with `copy` it keeps what its tensors hold now, whatever happens to them."""
     names = _fields(type(message)).vectors
     if not names:
-        return msgspec.structs.replace(message, sender=sender)
+        same: M = message.__copy__()  # type: ignore[attr-defined]  # msgspec's stubs lack it
+        same.sender = sender
+        return same
     given = {name: getattr(message, name) for name in names}
     theirs = {name: Vector((v.clone() if copy else v).parts, origin=sender) for name, v in given.items()}
     return msgspec.structs.replace(message, sender=sender, **theirs)

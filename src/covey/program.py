@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from random import Random
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -167,9 +166,7 @@ class Node:
         self.address, self.rank = address, address.rank
         self.limits = tuple(limits)  # each worker's own budget of steps, None: as long as the run lasts
         self.workers = len(self.limits)
-        self.host = host
-        self.rng = rng
-        self.seed = seed  # of the whole run
+        self.host, self.rng, self.seed = host, rng, seed  # the seed of the whole run
 
     @property
     def step(self) -> int:
@@ -187,16 +184,16 @@ class Node:
 
     def steps(self) -> Iterator[int]:
         """The steps of this worker, from the first (or from where a checkpoint left off) to the last."""
-        while self.training():
-            yield self.step
+        while self.host.training():
+            yield self.host.step
 
     def present(self, step: int) -> Sequence[int]:
         """The workers whose own budget holds this step; those that ended earlier take no part in it."""
-        return _present(self.limits, step)
+        return _taking_part(self.limits, step)[0]
 
     def members(self, step: int) -> tuple[Address, ...]:
         """Their addresses."""
-        return _members(_present(self.limits, step))
+        return _taking_part(self.limits, step)[1]
 
     def send(
         self, to: Address, body: Message, *, loan: bool = False, priority: int = 0,
@@ -208,10 +205,10 @@ class Node:
         for peer in peers:
             await Send(peer, body)
 
-    async def receive(
+    def receive(
         self, kind: type[M], *, sender: Address | None = None, step: int | None = None, into: Vector | None = None
-    ) -> M:
-        return await Receive((kind,), sender, step, None, into)  # type: ignore[return-value]  # the engine keeps to the kind asked for
+    ) -> Awaitable[M]:
+        return Receive((kind,), sender, step, None, into)  # type: ignore[return-value]  # the engine keeps to the kind asked for
 
     async def receive_within(self, kind: type[M], seconds: float, *, sender: Address | None = None) -> M | None:
         return await Receive((kind,), sender, None, seconds)  # type: ignore[return-value]
@@ -287,14 +284,17 @@ class Node:
         return self.host.share(vector, place)
 
 
-@lru_cache(maxsize=16)  # in virtual time ten thousand workers ask in one process
-def _present(limits: tuple[int | None, ...], step: int) -> tuple[int, ...]:
-    return tuple(rank for rank, limit in enumerate(limits) if limit is None or step < limit)
+_present: dict[int, tuple[object, int, tuple[int, ...], tuple[Address, ...]]] = {}  # of the last 16 steps
 
 
-@lru_cache(maxsize=16)
-def _members(ranks: tuple[int, ...]) -> tuple[Address, ...]:
-    return tuple(Address("worker", rank) for rank in ranks)
+def _taking_part(limits: tuple[int | None, ...], step: int) -> tuple[tuple[int, ...], tuple[Address, ...]]:
+    """By the identity of the budgets: in virtual time ten thousand workers ask, and hashing as many takes long."""
+    if (found := _present.get(step % 16)) is None or found[0] is not limits or found[1] != step:
+        ranks = tuple(rank for rank, limit in enumerate(limits) if limit is None or step < limit)
+        known = next((other[2:] for other in _present.values() if other[2] == ranks), None)
+        found = limits, step, *(known or (ranks, tuple(Address("worker", rank) for rank in ranks)))
+        _present[step % 16] = found
+    return found[2:]
 
 
 Program = Callable[..., Coroutine[Effect[Any], Any, None]]

@@ -15,6 +15,7 @@ from covey import catalog
 from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PlanError
 from covey.message import Address
+from covey.synchronization import Board, Bounded
 from covey.task import Task
 from tests.conftest import Golden
 from tests.worlds import INSTANT, Recorder, mlp, paced, quadratic, run, server, sgd, slowed, worker
@@ -29,6 +30,19 @@ def test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any() -> None:
     assert even.outcome.seconds == pytest.approx(0.1)
     assert late.outcome.seconds == pytest.approx(1.0)
     assert all(torch.equal(even.scored[name], late.scored[name]) for name in even.scored)
+
+
+def test_a_barrier_asks_about_a_read_only_when_the_answer_can_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten thousand workers, to ask about all reads that wait whenever a message comes takes minutes."""
+    asked, admits = Counter[int](), Bounded.admits
+
+    def count(gate: Bounded, rank: int, board: Board) -> bool:
+        asked[rank] += 1
+        return admits(gate, rank, board)
+
+    monkeypatch.setattr(Bounded, "admits", count)
+    run(mlp(), "bsp", 20, steps=4, cluster=slowed(INSTANT, w1=3))
+    assert 20 * 4 <= sum(asked.values()) <= 20 * 4 * 3
 
 
 def test_bsp_makes_one_update_a_step_and_none_is_stale() -> None:

@@ -9,6 +9,8 @@ import torch
 
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument, Instruments
+from covey.observe.recording import RecordingTeller
+from covey.observe.tally import Teller
 from covey.observe.trace import Trace
 from covey.vector import Vector
 
@@ -59,6 +61,25 @@ def test_one_that_raises_is_logged_and_removed(caplog: pytest.LogCaptureFixture)
         tell_all(Instruments([Broken(), Sound()]))
     assert calls == ["the other"]
     assert "Broken failed and is removed" in caplog.text
+
+
+def test_one_that_is_alone_may_raise_too(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Instrument):
+        def noted(self, at: float, who: Address, kind: str, value: float) -> None:
+            raise ValueError("broken")
+
+    told = Instruments([Broken()])
+    with caplog.at_level(logging.ERROR):
+        told.noted(0.0, Address("worker", 0), "update", 1)
+        told.noted(1.0, Address("worker", 0), "update", 1)
+    assert caplog.text.count("failed and is removed") == 1
+
+
+def test_waits_are_put_in_words_only_for_those_who_use_them() -> None:
+    told = Instruments([Teller()])
+    assert not told.explained
+    told.attach(RecordingTeller())
+    assert told.explained
 
 
 def test_a_trace_reads_well() -> None:

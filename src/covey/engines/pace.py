@@ -25,8 +25,8 @@ class Pace:
         return self.step + 1
 
     def training(self) -> bool:
-        self.step += 1
-        return not self.over(self.step)
+        self.step = step = self.step + 1
+        return (self.limit is None or step < self.limit) and (self.stop_at is None or step < self.stop_at)
 
     def over(self, step: int) -> bool:
         return (self.limit is not None and step >= self.limit) or (self.stop_at is not None and step >= self.stop_at)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import ClassVar
 
 from covey.message import Address, Message
 
@@ -12,6 +14,9 @@ log = logging.getLogger(__name__)
 
 class Instrument:
     """Watches a run. Every method does nothing here; times are seconds of training."""
+
+    explains: ClassVar[bool] = True
+    """Whether it uses the words in which `waited` says what a role waited for."""
 
     def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
         """A message was handed to its link; `size` is its payload of exchange in bytes."""
@@ -45,7 +50,13 @@ class Instrument:
 
 
 class Instruments(Instrument):
-    """Tells several instruments; one that raises is logged and removed, and the run goes on."""
+    """Tells several instruments; one that raises is logged and removed, and the run goes on.
+
+    Its methods are made anew whenever an instrument comes or goes: an event that nobody hears costs next to nothing.
+    """
+
+    explained = False
+    """Whether somebody wants to know what a role waited for, which takes longer to say than to note."""
 
     def __init__(self, instruments: Iterable[Instrument] = ()) -> None:
         self._hands: dict[str, list[tuple[Instrument, Callable[..., None]]]] = {name: [] for name in EVENTS}
@@ -58,27 +69,23 @@ class Instruments(Instrument):
             # Most instruments care for few of the events: the others cost them nothing.
             if getattr(type(instrument), name) is not getattr(Instrument, name):
                 hands.append((instrument, getattr(instrument, name)))
+        self._connect()
 
-    def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
-        self._tell("sent", at, sender, to, message, size)
+    def _connect(self) -> None:
+        for name, hands in self._hands.items():
+            self.__dict__.pop(name, None)  # what nobody hears does what every instrument does: nothing
+            if hands:
+                setattr(self, name, self._only(*hands[0]) if len(hands) == 1 else partial(self._tell, name))
+        self.explained = any(instrument.explains for instrument, _ in self._hands["waited"])
 
-    def delivered(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
-        self._tell("delivered", at, sender, to, message, size)
+    def _only(self, instrument: Instrument, tell: Callable[..., None]) -> Callable[..., None]:
+        def tell_only(*facts: object) -> None:
+            try:
+                tell(*facts)
+            except Exception:
+                self._remove(instrument)
 
-    def computed(self, begin: float, end: float, who: Address) -> None:
-        self._tell("computed", begin, end, who)
-
-    def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
-        self._tell("waited", begin, end, who, what, wire)
-
-    def noted(self, at: float, who: Address, kind: str, value: float) -> None:
-        self._tell("noted", at, who, kind, value)
-
-    def measured(self, who: Address, kind: str, value: float) -> None:
-        self._tell("measured", who, kind, value)
-
-    def ended(self, at: float, who: Address) -> None:
-        self._tell("ended", at, who)
+        return tell_only
 
     def _tell(self, name: str, *facts: object) -> None:
         for instrument, tell in self._hands[name]:
@@ -91,6 +98,7 @@ class Instruments(Instrument):
         log.exception("the instrument %s failed and is removed; the run goes on", type(broken).__name__)
         for name, hands in self._hands.items():
             self._hands[name] = [hand for hand in hands if hand[0] is not broken]
+        self._connect()
 
 
 EVENTS = ("sent", "delivered", "computed", "waited", "noted", "measured", "ended")

@@ -158,6 +158,8 @@ class Recorder(Instrument):
 class RecordingTeller(Teller):
     """A teller that writes down what it hears, too."""
 
+    explains = True
+
     def __init__(self) -> None:
         super().__init__()
         self.recorder = Recorder()

@@ -143,6 +143,8 @@ def mean_ages(tallies: Iterable[Tally]) -> dict[str, float]:
 class Teller(Instrument):
     """Keeps the tallies of all roles that it hears of, and the run's totals."""
 
+    explains = False
+
     def __init__(self, kept: Sequence[Tally] = ()) -> None:
         self.tallies = {tally.who: tally for tally in kept}
         self.samples = sum(tally.samples for tally in kept)
@@ -174,18 +176,20 @@ class Teller(Instrument):
         self.bytes += size
 
     def computed(self, begin: float, end: float, who: Address) -> None:
-        tally = self.of(who)
+        tally = self.tallies.get(who) or self.of(who)
         tally.compute += end - begin
         tally.waiting -= self._clocks[who].computed(begin, end)
-        tally.seconds = max(tally.seconds, end)
+        if end > tally.seconds:
+            tally.seconds = end
 
     def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
-        tally = self.of(who)
+        tally = self.tallies.get(who) or self.of(who)
         tally.waiting += self._clocks[who].waited(begin, end - wire)
-        tally.seconds = max(tally.seconds, end)
+        if end > tally.seconds:
+            tally.seconds = end
 
     def noted(self, at: float, who: Address, kind: str, value: float) -> None:
-        tally = self.of(who)
+        tally = self.tallies.get(who) or self.of(who)
         if kind == "samples":
             tally.samples += int(value)
             self.samples += int(value)
@@ -235,6 +239,8 @@ class _Clock:
     def computed(self, begin: float, end: float) -> float:
         """How much of this time was already counted as waiting."""
         self.computes.append((begin, end))
+        if not self.waits:
+            return 0.0
         shared = _overlap(begin, end, self.waits)
         self.waits.clear()
         return shared
@@ -244,6 +250,8 @@ class _Clock:
         if end <= begin:
             return 0.0
         self.waits.append((begin, end))
+        if not self.computes:
+            return end - begin
         free = end - begin - _overlap(begin, end, self.computes)
         self.computes.clear()
         return free
@@ -252,7 +260,9 @@ class _Clock:
 def _overlap(begin: float, end: float, others: Iterable[tuple[float, float]]) -> float:
     shared = 0.0
     for start, stop in others:
-        shared += max(0.0, min(end, stop) - max(begin, start))
+        first, last = (begin if begin > start else start), (end if end < stop else stop)
+        if last > first:
+            shared += last - first
     return shared
 
 

@@ -41,3 +41,9 @@ class PieceServer(ServerProgram):
         grad = mean(grads, weights)
         await clip_part(self.node, self.replica, grad, step, self.servers)
         return grad
+
+
+def epoch_of(replica: Replica, workers: int) -> list[list[int]]:
+    """The samples of each batch of every worker's epoch."""
+    batch_source = replica.batch_source
+    return [[batch_source.samples(rank, step) for step in range(batch_source.steps(rank))] for rank in range(workers)]

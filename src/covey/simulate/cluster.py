@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from random import Random
 from typing import Literal
 
@@ -48,14 +49,15 @@ class Cluster:
     spot_price: Mapping[int, float] = field(default_factory=dict)  # the same for machines that may depart
     watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
 
-    def compute_time(self, rank: int, load: float, draw: Random) -> Seconds:
+    def compute_time(self, rank: int, load: float, draw: Random) -> float:
         """How long this worker takes for a batch, or for a part of one: `load`, from 0 to 1."""
-        expected = self.compute * (self.fixed + (1 - self.fixed) * load) * self.slowdowns.get(rank, 1.0)
+        expected = self.compute * (self.fixed + (1 - self.fixed) * load)
+        if self.slowdowns:
+            expected *= self.slowdowns.get(rank, 1.0)
         if self.jitter == 0:
-            return Seconds(expected)
+            return expected
         # Lognormal with mean 1: a slow batch can be very slow, none is faster than 0.
-        variance = math.log1p(self.jitter**2)
-        return Seconds(expected * draw.lognormvariate(-variance / 2, math.sqrt(variance)))
+        return expected * draw.lognormvariate(*_lognormal(self.jitter))
 
     def prices(self, spot: Collection[int] = ()) -> Mapping[int, float]:
         """Money per hour of each worker's machine, where those of `spot` may depart."""
@@ -149,6 +151,13 @@ def _slowdown(text: str) -> tuple[int, float]:
             f"cannot read --slow {text!r}; write WORKER:FACTOR, such as 3:4x for a worker 3 four times slower"
         )
     return int(match["rank"]), float(match["factor"])
+
+
+@cache
+def _lognormal(jitter: float) -> tuple[float, float]:
+    """Mean and deviation of the logarithm of what has the mean 1 and this coefficient of variation."""
+    variance = math.log1p(jitter**2)
+    return -variance / 2, math.sqrt(variance)
 
 
 def _killed(text: str) -> tuple[Host, Seconds]:

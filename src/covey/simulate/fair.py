@@ -8,7 +8,6 @@ from itertools import count
 from covey.simulate.cluster import Cluster, Host
 from covey.simulate.machines import Link
 from covey.simulate.network import FRAME, Event, Kind, Parcel, Waiting, untouched
-from covey.simulate.units import Seconds
 
 
 class Port:
@@ -67,10 +66,10 @@ class Fair:
         self.flows: dict[tuple[Host, Host], HostFlow] = {}
         self.order = count()
 
-    def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
+    def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when no other is on its way between the same hosts."""
         if parcel.src == parcel.dst:
-            return [Event(Seconds(now + self.cluster.nearby(parcel.size)), "delivered", parcel)]
+            return [Event(now + self.cluster.nearby(parcel.size), "delivered", parcel)]
         flow = self.flows.get((parcel.src, parcel.dst)) or self._flow(parcel.src, parcel.dst)
         heappush(flow.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if flow.rate:
@@ -81,14 +80,14 @@ class Fair:
         self._load(now, flow)
         return self._share(now, flow)
 
-    def happen(self, now: Seconds, event: Event) -> tuple[list[Event], Parcel | None]:
+    def happen(self, now: float, event: Event) -> tuple[list[Event], Parcel | None]:
         """A parcel arrived, or a frame has left."""
         if event.kind == "delivered":
             return [], event.parcel
         flow = self.flows[event.parcel.src, event.parcel.dst]
         if flow.due is not event:
             return [], None
-        arrived = [Event(Seconds(now + flow.latency), "delivered", event.parcel)] if event.kind == "last" else []
+        arrived = [Event(now + flow.latency, "delivered", event.parcel)] if event.kind == "last" else []
         if flow.queue:
             self._load(now, flow)
             return [*arrived, _due(now, flow)], None
@@ -138,5 +137,5 @@ class Fair:
 
 def _due(now: float, flow: HostFlow) -> Event:
     """The event at which the frame on the wire has left; it replaces the one expected so far."""
-    flow.due = Event(Seconds(now + flow.left / flow.rate), flow.kind, flow.parcel)
+    flow.due = Event(now + flow.left / flow.rate, flow.kind, flow.parcel)
     return flow.due

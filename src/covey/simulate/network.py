@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import Literal, Protocol
 
+import msgspec
+
 from covey.simulate.cluster import Cluster, Host
 from covey.simulate.machines import Link
-from covey.simulate.units import AT_ONCE, Seconds
 
 FRAME = 4 * 1024 * 1024  # bytes; a higher priority overtakes a large parcel after each of these
 
@@ -17,12 +17,11 @@ Kind = Literal[
     "freed",  # the sender can take the next frame
     "frame",  # a frame is on its way: it has left (Fair), or has begun to arrive (Fifo)
     "last",  # the same, for the last frame of a parcel
-    "delivered",  # the whole parcel has arrived
+    "delivered",  # the whole parcel has arrived: `happen` would only give it back
 ]
 
 
-@dataclass(slots=True, eq=False)
-class Parcel:
+class Parcel(msgspec.Struct, eq=False):
     """Bytes on their way from one host to another."""
 
     serial: int
@@ -32,24 +31,23 @@ class Parcel:
     priority: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Event:
+class Event(msgspec.Struct, eq=False):
     """Something that the network wants to be told of when its time has come."""
 
-    at: Seconds
+    at: float  # seconds
     kind: Kind
     parcel: Parcel
     size: int = 0  # of the frame
-    until: Seconds = AT_ONCE  # when the sender's last byte of the frame can be there
+    until: float = 0.0  # when the sender's last byte of the frame can be there
 
 
 class Network(Protocol):
     """What the virtual engine asks, with a clock that never goes back; it keeps the events, ties in given order."""
 
-    def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
+    def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel; answer with the events to come back with."""
 
-    def happen(self, now: Seconds, event: Event) -> tuple[list[Event], Parcel | None]:
+    def happen(self, now: float, event: Event) -> tuple[list[Event], Parcel | None]:
         """An event is due: what follows from it, and the parcel that is now there."""
 
     def waits(self, parcel: Parcel) -> bool:
@@ -88,19 +86,26 @@ class Fifo:
         # place at the receiver is known at once: one event less for every message.
         self.uniform = cluster.one_latency
 
-    def send(self, now: Seconds, parcel: Parcel) -> list[Event]:
+    def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when the sender is idle."""
         if parcel.src == parcel.dst:
-            return [Event(Seconds(now + self.cluster.nearby(parcel.size)), "delivered", parcel)]
+            return [Event(now + self.cluster.nearby(parcel.size), "delivered", parcel)]
         nic = self.nics.get(parcel.src) or self._nic(parcel.src)
         if now >= nic.egress_free and not nic.queue:
-            return self._transmit(now, nic, parcel, parcel.size, next(self.order))
+            size = parcel.size
+            if not self.uniform or size > self.frame:
+                return self._transmit(now, nic, parcel, size, next(self.order))
+            # the usual case, as `_transmit` would have it
+            receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
+            latency = nic.latency if nic.latency > receiver.latency else receiver.latency
+            nic.egress_free = sent = now + size / nic.outward
+            return [Event(self._receive(now + latency, receiver, size, sent + latency), "delivered", parcel)]
         heappush(nic.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if len(nic.queue) > 1:
             return []  # whoever waits already has asked to be woken
-        return [Event(Seconds(nic.egress_free), "freed", parcel)]
+        return [Event(nic.egress_free, "freed", parcel)]
 
-    def happen(self, now: Seconds, event: Event) -> tuple[list[Event], Parcel | None]:
+    def happen(self, now: float, event: Event) -> tuple[list[Event], Parcel | None]:
         """A parcel arrived, a sender is free, or a frame reached its receiver."""
         kind = event.kind
         if kind == "delivered":
@@ -109,7 +114,7 @@ class Fifo:
             nic = self.nics[event.parcel.src]
             _, order, parcel, unsent = heappop(nic.queue)
             return self._transmit(now, nic, parcel, unsent, order), None
-        done = self._receive(now, event.parcel, event.size, event.until)
+        done = self._receive(now, self.nics[event.parcel.dst], event.size, event.until)
         return ([Event(done, "delivered", event.parcel)] if kind == "last" else []), None
 
     def waits(self, parcel: Parcel) -> bool:
@@ -122,26 +127,24 @@ class Fifo:
         receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
         latency = nic.latency if nic.latency > receiver.latency else receiver.latency
         nic.egress_free = sent = now + size / nic.outward
-        events = self._travel(Seconds(now + latency), parcel, size, Seconds(sent + latency), unsent == size)
+        if not self.uniform:
+            kind: Kind = "last" if unsent == size else "frame"
+            events = [Event(now + latency, kind, parcel, size, sent + latency)]
+        else:
+            done = self._receive(now + latency, receiver, size, sent + latency)
+            events = [Event(done, "delivered", parcel)] if unsent == size else []
         if unsent > size:
             heappush(nic.queue, (-parcel.priority, order, parcel, unsent - size))
         if nic.queue:
-            events.append(Event(Seconds(sent), "freed", parcel))
+            events.append(Event(sent, "freed", parcel))
         return events
 
-    def _travel(self, reached: Seconds, parcel: Parcel, size: int, until: Seconds, last: bool) -> list[Event]:
-        if not self.uniform:
-            return [Event(reached, "last" if last else "frame", parcel, size, until)]
-        done = self._receive(reached, parcel, size, until)
-        return [Event(done, "delivered", parcel)] if last else []
-
-    def _receive(self, reached: float, parcel: Parcel, size: int, until: float) -> Seconds:
+    def _receive(self, reached: float, nic: Nic, size: int, until: float) -> float:
         """When the receiver has the whole frame: it forwards bytes while they come, but takes its own time too."""
-        nic = self.nics[parcel.dst]
         begin = nic.ingress_free if nic.ingress_free > reached else reached
         # Only its own time: a slow sender does not keep a fast receiver from hearing the others.
         nic.ingress_free = done = begin + size / nic.inward
-        return Seconds(done if done > until else until)
+        return done if done > until else until
 
     def _nic(self, host: Host) -> Nic:
         nic = self.nics[host] = Nic(self.cluster.link_of(host))

@@ -14,6 +14,7 @@ class Gate(Protocol):
     # what it compares: leads in steps, versions, reads of a version, or how far the parameters have moved
     holds_by: ClassVar[Literal["nothing", "steps", "versions", "reads", "change"]] = "nothing"
     groups: ClassVar[bool] = False  # the slowest worker of a group may stand for all of it
+    awaits_slowest: ClassVar[bool] = False  # who is refused stays refused until the slowest worker is further
 
     @property
     def lends(self) -> bool:
@@ -31,6 +32,7 @@ class Bounded(Gate):
 
     holds_by = "steps"
     groups = True
+    awaits_slowest = True
 
     bound: int
 

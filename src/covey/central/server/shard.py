@@ -15,7 +15,7 @@ from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.tally import GradientAge
 from covey.program import Node
-from covey.servers.pieces import PieceServer
+from covey.servers.pieces import PieceServer, epoch_of
 from covey.servers.roles import addresses
 from covey.servers.standing import LEFT
 from covey.synchronization import Board, Ending, Epochs, GatherChoice, Rule, WaitingGradient
@@ -116,6 +116,10 @@ class Shard(PieceServer):
         self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
         self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
+        plain = type(self).park is Shard.park and type(self).admits is Shard.admits and not node.life.elastic
+        self.skips = plain and keeping.rule.gate.awaits_slowest  # those whom the gate would refuse again
+        self.unasked: set[int] = set()  # of those parked, whom it has not refused
+        self.refused_at: int | None = None  # the slowest clock when it refused the others
         self.before: Vector | None = None  # the version before this one, for a worker that does its step again
         self.hears = {Pull: self.park, Push: self.take, Sample: self.samples.hear}
 
@@ -127,6 +131,7 @@ class Shard(PieceServer):
         self.back(pull.sender.rank)
         self.board.stands(pull.sender.rank, pull.step)
         self.parked[pull.sender.rank] = pull
+        self.unasked.add(pull.sender.rank)
 
     async def take(self, push: Push) -> None:
         rank = push.sender.rank
@@ -244,7 +249,7 @@ class Shard(PieceServer):
         """Answer the parked pulls that are admitted now, in rank order or those of lagging workers first."""
         if self.versions:
             self.board.moved = self.versions.moved(self.params)
-        order = sorted(self.parked)
+        order = sorted(self.candidates())
         if self.keeping.lagging_first:
             order.sort(key=self.priority, reverse=True)
         for rank in order:
@@ -263,6 +268,14 @@ class Shard(PieceServer):
                 self.versions.gave(rank, self.board.version, self.params)
             lent = self.keeping.rule.lends or not answer.whole
             await self.reply(pull, answer, lent)
+
+    def candidates(self) -> Collection[int]:
+        """Whom to ask the gate about: of thousands that it has refused, none before that can change."""
+        asked, self.unasked = self.unasked, set()
+        if not self.skips or not self.board.clocks:
+            return self.parked
+        before, self.refused_at = self.refused_at, self.board.slowest
+        return asked & self.parked.keys() if before == self.refused_at else self.parked
 
     async def reply(self, pull: Pull, answer: Params, lent: bool = False) -> None:
         await self.node.send(pull.sender, answer, loan=lent, priority=self.priority(pull.sender.rank))
@@ -283,9 +296,3 @@ class Shard(PieceServer):
         """The answer to a pull: the parameters as they are."""
         over = self.epochs.over if self.epochs else 0
         return Params(pull.step, self.board.version, self.params, self.board.slowest, over)
-
-
-def epoch_of(replica: Replica, workers: int) -> list[list[int]]:
-    """The samples of each batch of every worker's epoch."""
-    batch_source = replica.batch_source
-    return [[batch_source.samples(rank, step) for step in range(batch_source.steps(rank))] for rank in range(workers)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,7 @@ from covey.engines.virtual.agenda import Agenda
 from covey.membership import Departed
 from covey.message import Address, Message, payload, stamped
 from covey.program import Compute, Effect, Now, Receive, Send
-from covey.simulate import Cluster, Event, Parcel, Seconds, network
+from covey.simulate import Cluster, Event, Parcel, network
 
 WAIT: Final = object()
 BACKEND: Final = Address("backend", 0)  # its link is `links["backend 0"]` of the cluster
@@ -44,12 +43,11 @@ class EpochReading(NamedTuple):
     peers: int
 
 
-@dataclass(slots=True, eq=False)
-class StripeParcel(Parcel):
+class StripeParcel(Parcel, kw_only=True):
     """A message on the network."""
 
-    to: Address = BACKEND
-    message: Message = field(kw_only=True)
+    to: Address
+    message: Message
 
 
 class VirtualHosts:
@@ -167,14 +165,14 @@ class VirtualHosts:
         if src != dst and sender != BACKEND and effect.to != BACKEND:
             self._peer_bytes += payload(message)
         parcel = StripeParcel(next(self._serial), src, dst, payload(message), to=effect.to, message=message)
-        self._expect(self._network.send(Seconds(self._agenda.now), parcel))
+        self._expect(self._network.send(self._agenda.now, parcel))
 
     def _expect(self, events: Sequence[Event]) -> None:
         for event in events:
             self._agenda.at(event.at, self._happen, event)
 
     def _happen(self, event: Event, _: object) -> None:
-        events, parcel = self._network.happen(Seconds(self._agenda.now), event)
+        events, parcel = self._network.happen(self._agenda.now, event)
         self._expect(events)
         if isinstance(parcel, StripeParcel) and parcel.message.sender in self._roles:
             self._deliver(parcel.to, parcel.message)

@@ -48,9 +48,10 @@ class Computing:
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Do the work now, with the weights as they are; its result and its posts come in their time."""
         actor = thread.actor
-        actor.compute.busy = True
+        compute = actor.compute
+        compute.busy = True
         if effect.talks:
-            actor.compute.talk = InterruptedWork(effect.work)
+            compute.talk = InterruptedWork(effect.work)
             self._stretch(WorkStretch(thread, self._duration(actor, effect)), None)
             return
         begin = self._agenda.now
@@ -64,21 +65,23 @@ class Computing:
 
     def _take(self, actor: VirtualActor, end: Moment, posts: Sequence[Moment]) -> None:
         """Let the end of the work come, and what it posts before."""
-        self._agenda.at(*end)
+        at = self._agenda.at
+        at(*end)
         for moment in posts:
-            self._agenda.at(*moment)
+            at(*moment)
 
     def _do(self, actor: VirtualActor, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
         """The result of work, and what it posted."""
         posts: list[tuple[Message, float]] = []
-        actor.compute.posts = posts
+        compute = actor.compute
+        compute.posts = posts
         try:
             return work(), posts
         except (Exception, SystemExit) as error:
             blame(error, actor.name, self._agenda.now)
             raise
         finally:
-            actor.compute.posts = None
+            compute.posts = None
 
     # -- work that asks in its middle ---------------------------------------------------------------------------------
 
@@ -121,24 +124,27 @@ class Computing:
 
     def _end(self, thread: RoleProgram, begun: tuple[float, Any]) -> None:
         begin, result = begun
-        actor = thread.actor
+        actor, now = thread.actor, self._agenda.now
         if actor.ended:
             return
-        if self._agenda.now > begin:
-            self._watch.computed(begin, self._agenda.now, actor.address)
+        if now > begin:
+            self._watch.computed(begin, now, actor.address)
         self._resume(thread, result)
-        actor.compute.busy = False
-        while actor.compute.line and not actor.compute.busy:
-            waiting, effect = actor.compute.line.popleft()
+        compute = actor.compute
+        compute.busy = False
+        while compute.line and not compute.busy:
+            waiting, effect = compute.line.popleft()
             if not waiting.done:
                 self._begin(waiting, effect)
 
     def _duration(self, actor: VirtualActor, effect: Compute[Any]) -> float:
-        prepare = self._cluster.prepare * effect.prepares
+        cluster = self._cluster
+        prepare = cluster.prepare * effect.prepares
         if actor.role.trains:
             rank = actor.address.rank
-            compute = self._cluster.compute_time(rank, effect.load, actor.compute.jitter)
-            usual = compute + prepare * self._cluster.slowdowns.get(rank, 1.0)
+            usual = cluster.compute_time(rank, effect.load, actor.compute.jitter)
+            if prepare:
+                usual += prepare * cluster.slowdowns.get(rank, 1.0)
             return usual * self.slowness(actor) if self.slowness else usual
-        held = actor.replica.snapshot().params.nbytes if self._cluster.update else 0
-        return self._cluster.update * held * effect.load + prepare
+        held = actor.replica.snapshot().params.nbytes if cluster.update else 0
+        return cluster.update * held * effect.load + prepare

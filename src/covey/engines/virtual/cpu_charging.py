@@ -89,7 +89,7 @@ class ChargedLinks(VirtualLinks):
             self.desks[flight.link.sender].network.do(rest, self._through, flight, first=True)
             self.desks[flight.link.receiver].network.do(rest, _nothing, None)
 
-    def _land(self, flight: MessageInFlight) -> None:
+    def _land(self, flight: MessageInFlight, _: Any = None) -> None:
         self._through(flight)
 
     def _through(self, flight: MessageInFlight, _: Any = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop
 from typing import Any
 
 from covey.data.stripe_cache import read_counts
@@ -70,6 +71,7 @@ class VirtualEngine:
         self._wires = self._make_wires(network(cluster), plan.window)
         self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
+        self._ask = self._computing.ask
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
         for role in plan.roles:
@@ -81,6 +83,7 @@ class VirtualEngine:
             self._agenda, self._actors, self._wires, attempt.rebirth, teller, self._replaced, self._begin,
             self._deliver, self._advance,
         )  # fmt: skip
+        self._empty = self._lives.empty
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
             plan.check(actor.role, actor.replica)
@@ -124,11 +127,14 @@ class VirtualEngine:
             self._begin(actor)
         try:
             with interruptible(lambda: self._agenda.at(self._agenda.now, self._scores.stop, "interrupted")):
-                while self._open > len(self._lives.empty):
-                    if self._agenda.still:
+                agenda, empty = self._agenda, self._lives.empty
+                due = agenda.due
+                while self._open > len(empty):
+                    if len(due) == agenda.outside:  # nothing more will happen by itself
                         self._attempt.check_lost()
-                        raise Stalled(picture(self._agenda.now, self._actors))
-                    self._agenda.step()
+                        raise Stalled(picture(agenda.now, self._actors))
+                    agenda.now, _, act, subject, value = heappop(due)
+                    act(subject, value)
             self._attempt.check_lost()
             self._scores.end()
         finally:
@@ -162,11 +168,12 @@ class VirtualEngine:
 
     def _wake(self, thread: RoleProgram, value: Any, wire: float = 0.0) -> None:
         """Go on after a wait; `wire` seconds of it, at most, the awaited thing was on its way."""
-        waited = self._agenda.now - thread.since
+        now = self._agenda.now
+        waited = now - thread.since
         if thread.main and waited > 0 and not thread.done:
-            self._watch.waited(
-                thread.since, self._agenda.now, thread.actor.address, thread.waits_for(), min(wire, waited)
-            )
+            watch = self._watch
+            what = thread.waits_for() if watch.explained else ""
+            watch.waited(thread.since, now, thread.actor.address, what, wire if wire < waited else waited)
         self._advance(thread, value)
 
     def _finished(self, thread: RoleProgram) -> None:
@@ -196,10 +203,12 @@ class VirtualEngine:
         self._wake(thread, None, wire=self._agenda.now - thread.since)
 
     def _receive(self, thread: RoleProgram, want: Receive) -> Any:
-        message = thread.actor.mailbox.take(want)
+        mailbox = thread.actor.mailbox
+        message = mailbox.take(want) if mailbox.waiting else None
         if message is not None:
             return received(message, want)
-        thread.block(self._agenda.now, want)
+        thread.want, thread.since = want, self._agenda.now
+        thread.turn += 1
         thread.actor.waiting.append(thread)
         self._wires.awaited(thread.actor)
         if want.timeout is not None:
@@ -212,16 +221,23 @@ class VirtualEngine:
             self._wake(thread, None)
 
     def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
-        actor, message, sender = flight.link.receiver, flight.message, flight.link.sender.address
-        late = self._actors[sender] is not flight.link.sender or sender in self._lives.empty
+        link, message = flight.link, flight.message
+        actor, sender = link.receiver, link.sender.address
+        late = self._actors[sender] is not link.sender or (self._empty and sender in self._empty)
         if actor.ended or late:
             self._wires.dropped(flight)
         else:
-            self._wires.laid(flight.link, message)
             check_finite(message, actor.address)
-            now = self._agenda.now
-            actor.heard[sender] = now
+            actor.heard[sender] = now = self._agenda.now
             self._watch.delivered(now, sender, actor.address, message, flight.payload)
+            if not link.line:  # nobody waits for room: what is taken at once need not be laid down
+                for thread in actor.waiting:
+                    want = thread.want
+                    if want.matches(message):  # type: ignore[union-attr]  # it is in a Receive
+                        link.under_way -= flight.weight
+                        actor.waiting.remove(thread)
+                        return self._wake(thread, received(message, want), now - flight.left_at)  # type: ignore[arg-type]
+            self._wires.laid(flight)
             self._deliver(actor, message, now - flight.left_at)
 
     def _deliver(self, actor: VirtualActor, message: Message, wire: float = 0.0) -> None:
@@ -236,8 +252,9 @@ class VirtualEngine:
         actor.mailbox.put(message)
 
     def _compute(self, thread: RoleProgram, effect: Compute[Any]) -> Any:
-        thread.block(self._agenda.now, effect)
-        self._computing.ask(thread, effect)
+        thread.want, thread.since = effect, self._agenda.now
+        thread.turn += 1
+        self._ask(thread, effect)
         return WAIT
 
     def _collective(self, thread: RoleProgram, effect: Collective) -> Any:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.stall import clock
 from covey.engines.virtual.virtual_actor import MessageInFlight, VirtualLink
-from covey.engines.window import weight
 from covey.errors import PeerLost
 from covey.message import stamped
 from covey.simulate.faults import Fault
@@ -98,7 +99,7 @@ class LinkFaults:
         """Whether it is the message that its number says comes next."""
         link, key = flight.link, (flight.link, flight.priority)
         if flight.number < self._received[key]:
-            link.under_way -= weight(flight.message)
+            link.under_way -= flight.weight
             self._tell(f"{link.receiver.name} refused a second time {_what(flight)}")
             return False
         if flight.number > self._received[key]:
@@ -106,7 +107,7 @@ class LinkFaults:
             raise AssertionError(f"{_what(flight)} overtook another message of its link")
         self._received[key] += 1
         if flight.serial in self._doubled:
-            link.under_way += weight(flight.message)
+            link.under_way += flight.weight
             again = replace(flight, message=stamped(flight.message, link.sender.address, copy=True))
             self._agenda.at(self._agenda.now, self._again, again)
         return True

@@ -16,6 +16,8 @@ RARELY = 20  # times as long as showing takes, which ten thousand roles make lon
 class ProgressWatch(Teller):
     """Tallies on its own, and shows what it has tallied: of a worker, the longest wait of its last step."""
 
+    explains = True
+
     def __init__(self, watcher: Watcher, referee: Referee, budget: int | None) -> None:
         super().__init__()
         self.watcher, self.referee, self.budget = watcher, referee, budget

@@ -92,13 +92,13 @@ class VirtualLink:
         return self.under_way if self.receiver.awaits(self.sender.address) else self.under_way + self.unread
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class MessageInFlight(Parcel):
+class MessageInFlight(Parcel, kw_only=True):
     """A message on its way."""
 
     message: Message
     link: VirtualLink
     payload: int  # what counts of it as exchange
+    weight: int  # in the window of its link
     left_at: float = 0.0
     until: float = 0.0  # when the last of it may have left
     stages: int = 0  # that lie between it and its receiver, where both ends have to work for it

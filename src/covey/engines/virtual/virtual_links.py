@@ -10,13 +10,12 @@ from typing import Any
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.link_faults import LinkFaults
 from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
-from covey.engines.window import fits, idle, waits, weight
+from covey.engines.window import LEAST, fits, idle, weight
 from covey.errors import PlanError
 from covey.message import Address, Message, payload, stamped, vectors
 from covey.observe.instruments import Instrument
 from covey.program import Send
 from covey.simulate.network import Event, Network
-from covey.simulate.units import Seconds
 
 
 class VirtualLinks:
@@ -52,20 +51,25 @@ class VirtualLinks:
         """Take a message; False when its sender has to wait for room."""
         sender = thread.actor
         link = sender.links.get(effect.to) or self._link(sender, effect.to)
-        message = stamped(effect.body, sender.address, copy=not effect.loan)
+        message = stamped(effect.body, sender.address, not effect.loan)
         if effect.keep == "latest" and self._replaced(link, message):
             self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
             return True
-        counted = payload(message) if sender.host != link.receiver.host else 0  # not within a machine
+        receiver = link.receiver
+        counted = payload(message) if sender.host != receiver.host else 0  # not within a machine
+        carried = vectors(message)
+        unread = sum([vector.nbytes for vector in carried]) if carried else 0
+        load = unread if unread > LEAST else LEAST
         # The network carries also what does not count as exchange (headers are not modelled).
-        size = counted if counted else sum([vector.nbytes for vector in vectors(message)])
-        has_room = not waits(effect) or (not link.line and fits(link.counted(), weight(message), self._window))
+        size = counted if counted else unread
+        waits = carried and not effect.paced  # as `window.waits` has it
+        has_room = not waits or (not link.line and fits(link.counted(), load, self._window))
         if effect.lossy and not has_room:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)
             return True
         flight = MessageInFlight(
-            next(self._serial), sender.machine, link.receiver.machine, size, effect.priority,
-            message=message, link=link, payload=counted, lossy=effect.lossy,
+            next(self._serial), sender.machine, receiver.machine, size, effect.priority,
+            message=message, link=link, payload=counted, weight=load, lossy=effect.lossy,
         )  # fmt: skip
         if effect.keep == "latest":
             link.latest[type(message)] = flight
@@ -82,12 +86,12 @@ class VirtualLinks:
         return link is None or (not link.line and idle(link.counted(), self._window))
 
     def _leave(self, flight: MessageInFlight) -> None:
-        agenda, link = self._agenda, flight.link
-        flight.left_at = agenda.now
-        link.under_way += weight(flight.message)
-        self._watch.sent(agenda.now, link.sender.address, link.receiver.address, flight.message, flight.payload)
+        link = flight.link
+        flight.left_at = now = self._agenda.now
+        link.under_way += flight.weight
+        self._watch.sent(now, link.sender.address, link.receiver.address, flight.message, flight.payload)
         if self.faults is not None and not self.faults.lets_out(flight):
-            link.under_way -= weight(flight.message)
+            link.under_way -= flight.weight
             return None
         if self.allowance is None or flight.src == flight.dst:
             return self._depart(flight)
@@ -107,47 +111,51 @@ class VirtualLinks:
 
     def _depart(self, flight: MessageInFlight, _: Any = None) -> None:
         agenda = self._agenda
-        for event in self._network.send(Seconds(agenda.now), flight):
-            agenda.at(event.at, self._happen, event)
+        for event in self._network.send(agenda.now, flight):
+            if event.kind == "delivered":
+                agenda.at(event.at, self._delivered, event.parcel)
+            else:
+                agenda.at(event.at, self._happen, event)
 
     def _happen(self, event: Event, _: Any) -> None:
-        events, parcel = self._network.happen(Seconds(self._agenda.now), event)
-        for event in events:
-            self._agenda.at(event.at, self._happen, event)
-        if parcel is not None:
-            assert isinstance(parcel, MessageInFlight)
-            if parcel.until > self._agenda.now:
-                self._agenda.at(parcel.until, self._late, parcel)
+        agenda = self._agenda
+        for later in self._network.happen(agenda.now, event)[0]:
+            if later.kind == "delivered":
+                agenda.at(later.at, self._delivered, later.parcel)
             else:
-                self._land(parcel)
+                agenda.at(later.at, self._happen, later)
 
-    def _late(self, flight: MessageInFlight, _: Any) -> None:
-        self._land(flight)
-
-    def _land(self, flight: MessageInFlight) -> None:
-        """It has crossed the network."""
-        self._arrive(flight)
+    def _delivered(self, flight: MessageInFlight, _: Any) -> None:
+        """It has crossed the network; it lands when the last of it may have left."""
+        if flight.until > self._agenda.now:
+            self._agenda.at(flight.until, self._delivered, flight)
+        else:
+            self._land(flight)
 
     def _arrive(self, flight: MessageInFlight, _: Any = None) -> None:
         if self.faults is None or self.faults.lets_in(flight):
             self.hand_over(flight)
 
+    _land = _arrive
+
     def hand_over(self, flight: MessageInFlight) -> None:
         """Give it to its receiver."""
-        link = flight.link
-        if link.latest.get(type(flight.message)) is flight:
-            del link.latest[type(flight.message)]
+        latest = flight.link.latest
+        if latest and latest.get(type(flight.message)) is flight:
+            del latest[type(flight.message)]
         self._arrived(flight)
 
-    def laid(self, link: VirtualLink, message: Message) -> None:
+    def laid(self, flight: MessageInFlight) -> None:
         """It lies in the receiver's mailbox from now on."""
-        link.under_way -= weight(message)
-        link.unread += weight(message)
-        self._look(link)
+        link = flight.link
+        link.under_way -= flight.weight
+        link.unread += flight.weight
+        if link.line:
+            self._look(link)
 
     def dropped(self, flight: MessageInFlight) -> None:
         """It has come to nobody, or from an earlier life of its sender."""
-        flight.link.under_way -= weight(flight.message)
+        flight.link.under_way -= flight.weight
         self._look(flight.link)
 
     def replaced(self, lost: VirtualActor) -> None:
@@ -160,13 +168,14 @@ class VirtualLinks:
 
     def taken(self, actor: VirtualActor, message: Message) -> None:
         """A program has taken it, or none ever will."""
-        if self._orphans.pop(id(message), None) is not None:
+        if self._orphans and self._orphans.pop(id(message), None) is not None:
             return
         sender = self._actors.get(message.sender)
         link = sender.links.get(actor.address) if sender else None
         if link is not None:
             link.unread -= weight(message)
-            self._look(link)
+            if link.line:
+                self._look(link)
 
     def awaited(self, actor: VirtualActor) -> None:
         """A program of this role waits for a message."""
@@ -184,7 +193,7 @@ class VirtualLinks:
 
     def _admit(self, link: VirtualLink, _: Any) -> None:
         """Let those go on for whose messages there is room."""
-        while link.line and fits(link.counted(), weight(link.line[0][1].message), self._window):
+        while link.line and fits(link.counted(), link.line[0][1].weight, self._window):
             thread, waiting = link.line.popleft()
             if not thread.done:
                 self._leave(waiting)
@@ -201,9 +210,10 @@ class VirtualLinks:
         held = any(older is item for _, _, item in link.held)
         if not in_line and not held and not self._network.waits(older):
             return False
+        heavier = weight(message)
         if not in_line:
-            link.under_way += weight(message) - weight(older.message)
-        older.message = message
+            link.under_way += heavier - older.weight
+        older.message, older.weight = message, heavier
         return True
 
     def _link(self, sender: VirtualActor, to: Address) -> VirtualLink:
