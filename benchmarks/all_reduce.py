@@ -58,7 +58,7 @@ def covey_member(rank: int, size: int, place: str, turns: Connection) -> None:
     keep_memory()
     group = tuple(Address("worker", other) for other in range(size))
     me = group[rank]
-    memory = HostMemory(me, shared_segment.GROUND[0])
+    memory = HostMemory(me, shared_segment.SEGMENT[0])
     book = {role: f"ipc://{place}/{role.rank}" for role in group}
     links, sums = ZmqTransport(me, book, limit=1 << 30, memory=memory), SharedSum(me, memory)
 
@@ -67,7 +67,7 @@ def covey_member(rank: int, size: int, place: str, turns: Connection) -> None:
         while not sums.advance():
             links.poll(0.1)
 
-    work(turns, sum_up, lambda vector: memory.arena.house(Vector([vector])).parts[0])
+    work(turns, sum_up, lambda vector: memory.blocks.house(Vector([vector])).parts[0])
     links.close()
 
 
@@ -124,7 +124,7 @@ def forked(size: int, member: Callable[[int, int, Connection], None]) -> Team:
 
 
 def covey_team(size: int, place: str) -> Team:
-    shared_segment.GROUND.clear()
+    shared_segment.SEGMENT.clear()
     shared_segment.create([Address("worker", rank) for rank in range(size)])
     return forked(size, lambda rank, size, turns: covey_member(rank, size, place, turns))
 

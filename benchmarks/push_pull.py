@@ -90,13 +90,13 @@ def ready(place: str, me: Address, settings: dict[str, int]) -> ZmqTransport:
     torch.set_num_threads(1)
     keep_memory()
     book = {role: f"ipc://{place}/{role.role}" for role in (WORKER, SERVER)}
-    memory = HostMemory(me, shared_segment.GROUND[0]) if shared_segment.GROUND else None
+    memory = HostMemory(me, shared_segment.SEGMENT[0]) if shared_segment.SEGMENT else None
     return ZmqTransport(me, book, limit=1 << 30, memory=memory, **settings)
 
 
 def housed(transport: ZmqTransport, vector: Vector) -> Vector:
     """Where a role's parameters and gradients live."""
-    return transport.memory.arena.house(vector) if transport.memory else vector
+    return transport.memory.blocks.house(vector) if transport.memory else vector
 
 
 def rpc_add(grad: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class Pair:
     def __init__(
         self, worker: Callable[[Connection], None], server: Callable[[], None] | None = None, shared: bool = False
     ) -> None:
-        shared_segment.GROUND.clear()
+        shared_segment.SEGMENT.clear()
         if shared:
             shared_segment.create([WORKER, SERVER])
         fresh = multiprocessing.get_context("fork" if shared else "spawn")

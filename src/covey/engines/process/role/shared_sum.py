@@ -32,8 +32,10 @@ from covey.vector import chunk
 
 HEAD = 64  # bytes in front of what is laid out
 STRETCH = 128 << 10  # numbers that are summed in one go: they stay in the processor's own memory
+LAYOUTS = 64  # sizes of sums whose places are remembered
 SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
 
+LayoutKey = tuple[Group, tuple[tuple[torch.dtype, int], ...]]
 Steps = Generator[Group, None, bool]
 """A sum on its way: it gives those for whose sign it waits, and ends with whether it came about."""
 
@@ -62,6 +64,7 @@ class SharedSum:
         self.under_way: Steps | None = None
         self.missing: Group = ()
         self.readers: Group = ()  # of what was laid out last; each will say when it has read it
+        self.layouts: dict[LayoutKey, list[list[Tensor]]] = {}  # where members lay out parts of these sizes
 
     def take(self, program: Any, effect: Collective) -> bool:
         """Whether the sum is under way; `advance` at once, and again when the bell rings."""
@@ -132,11 +135,11 @@ class SharedSum:
         """Every member lays its numbers out, and sums what all have laid out."""
         yield self.readers
         self.readers = others = tuple(who for who in group if who != self.me)
+        theirs = self._layout(group, parts)
         _share.pack_into(self.segment.slot(self.me), 0, share)
-        for mine, part in zip(self._spread(self.me, parts), parts, strict=True):
+        for mine, part in zip(theirs[group.index(self.me)], parts, strict=True):
             mine.copy_(part)
         yield self._tell(others)
-        theirs = [self._spread(who, parts) for who in group]
         shares = [_share.unpack_from(self.segment.slot(who))[0] for who in group]
         for part, *tensors in zip(parts, *theirs, strict=True):
             total = torch.empty_like(part, device="cpu") if part.is_cuda else part
@@ -145,6 +148,16 @@ class SharedSum:
                 part.copy_(total)
         self._tell(others)
         return True
+
+    def _layout(self, group: Group, parts: list[Tensor]) -> list[list[Tensor]]:
+        """Where each member lays such parts out; the same for all sums of these sizes, as slots never move."""
+        key = group, tuple([(part.dtype, part.numel()) for part in parts])
+        found = self.layouts.get(key)
+        if found is None:
+            if len(self.layouts) >= LAYOUTS:
+                self.layouts.clear()
+            found = self.layouts[key] = [self._spread(who, parts) for who in group]
+        return found
 
     def _spread(self, who: Address, parts: list[Tensor]) -> list[Tensor]:
         """Where a role lays such parts out."""
@@ -224,17 +237,18 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     are taken of the sum, which is faster; but not in float16, whose largest number is 65,504: there the sum of what
     each of them could hold may be too large.
     """
-    room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype)
+    room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype) if len(given) > 2 else into
     narrow = into.dtype == torch.float16
     alike = shares[0] if all(share == shares[0] for share in shares) and not narrow else None
+    whole = into.numel() <= STRETCH  # a small sum is not cut: each cut would take longer than its additions
     for start in range(0, into.numel(), STRETCH):
-        pieces = [tensor[start : start + STRETCH] for tensor in given]
-        total = into[start : start + STRETCH]
+        pieces = given if whole else [tensor[start : start + STRETCH] for tensor in given]
+        total = into if whole else into[start : start + STRETCH]
         if narrow:  # so that a report can name who contributed NaN or infinity, or say that only the sum has none
             pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
         both = zip(pieces, shares, strict=True)
         counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
-        _add(counted, room[: total.numel()], total)
+        _add(counted, room if whole else room[: total.numel()], total)
         if alike not in (None, 1):
             total.mul_(alike)
         if total.is_floating_point() and not math.isfinite(total.sum()):
