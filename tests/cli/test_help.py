@@ -31,10 +31,17 @@ try:
     app(["--help"])
 except SystemExit:
     pass
-print([name for name in ("torch", "numpy", "zmq", "plotly", "msgspec") if name in sys.modules])
+slow = ("torch", "numpy", "zmq", "plotly", "msgspec", "importlib.metadata")
+print([name for name in slow if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n"), done.stdout
+
+
+def test_covey_is_imported_without_what_only_some_need() -> None:
+    code = "import sys, covey; print([name for name in ('torch', 'plotly', 'numba', 'typer') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n", done.stdout
 
 
 def test_module_is_the_command() -> None:

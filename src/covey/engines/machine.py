@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from covey.errors import PlanError
@@ -53,6 +52,8 @@ def versions() -> dict[str, str]:
 
 @cache
 def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # `covey --help` does without it
+
     try:
         return version(name)
     except PackageNotFoundError:

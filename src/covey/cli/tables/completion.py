@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def engines(typed: str) -> Iterator[str]:
 
 def check_names(spec: Spec) -> None:
     """Refuse names that nobody has, unless an installed package may have them."""
+    from importlib.metadata import entry_points  # `covey --help` does without it
+
     from covey.spec import unknown
     from covey.systems import LATER, SYSTEMS
 

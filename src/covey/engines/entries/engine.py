@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -91,6 +90,8 @@ class Engine(ABC):
 
 def installed_version(package: str) -> str:
     """A package with its version, where that is known."""
+    from importlib.metadata import PackageNotFoundError, version  # `covey --help` does without it
+
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
