@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from random import Random
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from covey import catalog
 from covey.central.server.shard import Params, Pull, Push
 from covey.errors import PlanError
 from covey.message import Address
-from covey.synchronization import Board, Bounded
+from covey.synchronization import Board, Bounded, Everyone
+from covey.synchronization.arrivals import Arrivals, Lacking
 from covey.task import Task
+from covey.vector import Vector
 from tests.conftest import Golden
 from tests.worlds import INSTANT, Recorder, mlp, paced, quadratic, run, server, sgd, slowed, worker
 
@@ -43,6 +46,25 @@ def test_a_barrier_asks_about_a_read_only_when_the_answer_can_change(monkeypatch
     monkeypatch.setattr(Bounded, "admits", count)
     run(mlp(), "bsp", 20, steps=4, cluster=slowed(INSTANT, w1=3))
     assert 20 * 4 <= sum(asked.values()) <= 20 * 4 * 3
+
+
+def test_who_lacks_a_gradient_is_found_as_they_come_and_workers_leave() -> None:
+    """Compared with the rule itself, which looks at all that waits."""
+    rng = Random(0)
+    for _ in range(200):
+        board, waiting = Board(dict.fromkeys(range(6), 0)), list[Push]()
+        lacking = Lacking(waiting, board)
+        for _ in range(20):
+            if rng.random() < 0.7 and board.clocks:
+                rank = rng.choice(list(board.clocks))
+                waiting.append(Push(0, 0, 1, Vector(()), Vector(()), sender=worker(rank)))
+            elif board.clocks:
+                board.leave(rng.choice(list(board.clocks)))
+            choice = Everyone().choose(Arrivals(waiting), board)
+            assert lacking.somebody() == (choice is None and bool(waiting or board.clocks))
+            if choice:
+                waiting[:] = [push for place, push in enumerate(waiting) if place not in choice.used]
+                lacking.forget()
 
 
 def test_bsp_makes_one_update_a_step_and_none_is_stale() -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from covey.central.server.leased import LeasedParams, LeasedPush
-from covey.central.server.shard import Arrivals, Params, Pull, Push, Shard
+from covey.central.server.shard import Params, Pull, Push, Shard
 from covey.data.leases import Lease
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.leasing_server import LeasingServer
 from covey.synchronization import GatherChoice
+from covey.synchronization.arrivals import Arrivals
 
 
 def any_shard(policy: Callable[..., Shard], node: Node, replica: Replica, **settings: Any) -> Shard:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from covey.central.server.codec_trials import Sample, Samples
 from covey.central.server.versions import Versions
@@ -18,7 +18,8 @@ from covey.program import Node
 from covey.servers.pieces import PieceServer, epoch_of
 from covey.servers.roles import addresses
 from covey.servers.standing import LEFT
-from covey.synchronization import Board, Ending, Epochs, GatherChoice, Rule, WaitingGradient
+from covey.synchronization import Board, Ending, Epochs, Everyone, GatherChoice, Rule, WaitingGradient
+from covey.synchronization.arrivals import Arrivals, Lacking
 from covey.vector import Vector
 
 
@@ -58,22 +59,6 @@ class Push(Message):
     @property
     def arrival(self) -> WaitingGradient:
         return WaitingGradient(self.sender.rank, self.version, self.samples, self.gradients)
-
-
-class Arrivals(Sequence[WaitingGradient]):
-    """The gradients that wait, as a rule sees them; looked at one by one, as most rules look at few."""
-
-    def __init__(self, waiting: list[Push]) -> None:
-        self.waiting = waiting
-
-    def __len__(self) -> int:
-        return len(self.waiting)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.waiting[place].arrival
-
-    def __iter__(self) -> Iterator[WaitingGradient]:
-        return (push.arrival for push in self.waiting)
 
 
 class Correction(Protocol):
@@ -118,6 +103,8 @@ class Shard(PieceServer):
         self.parked: dict[int, Pull] = {}
         plain = type(self).park is Shard.park and type(self).admits is Shard.admits and not node.life.elastic
         self.skips = plain and keeping.rule.gate.awaits_slowest  # those whom the gate would refuse again
+        of_all = plain and isinstance(keeping.rule.gather, Everyone)
+        self.lacking = Lacking(self.waiting, self.board) if of_all else None
         self.unasked: set[int] = set()  # of those parked, whom it has not refused
         self.refused_at: int | None = None  # the slowest clock when it refused the others
         self.before: Vector | None = None  # the version before this one, for a worker that does its step again
@@ -176,6 +163,8 @@ class Shard(PieceServer):
 
     def choose(self) -> GatherChoice | None:
         """The next update to make; None when more must come."""
+        if self.lacking and self.lacking.somebody():
+            return None
         return self.keeping.rule.gather.choose(Arrivals(self.waiting), self.board)
 
     def own(self) -> None:
@@ -236,6 +225,8 @@ class Shard(PieceServer):
     def forget(self, choice: GatherChoice) -> None:
         gone = {*choice.used, *choice.dropped}
         self.waiting[:] = [push for place, push in enumerate(self.waiting) if place not in gone]
+        if self.lacking:
+            self.lacking.forget()
 
     def fresh(self, push: Push) -> Vector:
         """The gradient as numbers, corrected for its age."""

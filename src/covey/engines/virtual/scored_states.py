@@ -29,6 +29,7 @@ class ScoredStates:
         self._actors, self._shown, self._teller, self._referee = actors, shown, teller, referee
         self._judge = judge
         self._came: dict[Address, tuple[int, Snapshot | None]] = {}  # its samples, and its part of the model
+        self._missing: VirtualActor | None = None  # one that had not come when this was last looked at
 
     def attach(self, handlers: dict[type, Handler]) -> None:
         """Look at each gradient that is asked for, where scores are due after certain steps."""
@@ -73,11 +74,13 @@ class ScoredStates:
         self._look()
 
     def _look(self) -> None:
-        """Score when no worker is missing."""
-        trainers = [actor for actor in self._actors.values() if actor.role.trains]
-        missing = [actor for actor in trainers if actor.address not in self._came and not _over(actor)]
-        step = self._referee.next_step
-        if missing or step is None:
+        """Score when no worker is missing; of thousands, one that was is looked at first."""
+        step, last = self._referee.next_step, self._missing
+        if step is None or (last and self._actors.get(last.address) is last and self._misses(last)):
+            return
+        trainers = [actor for actor in reversed(list(self._actors.values())) if actor.role.trains]
+        self._missing = next(filter(self._misses, trainers), None)
+        if self._missing:
             return
         came, self._came = self._came, {}
         samples = sum(came[actor.address][0] if actor.address in came else self._samples(actor) for actor in trainers)
@@ -85,6 +88,9 @@ class ScoredStates:
         parts = [came.get(role.address, (0, None))[1] or _part(self._actors[role.address]) for role in showing]
         self._referee.passed(step)
         self._judge(parts, samples)
+
+    def _misses(self, actor: VirtualActor) -> bool:
+        return actor.address not in self._came and not _over(actor)
 
     def _samples(self, actor: VirtualActor) -> int:
         return self._teller.of(actor.address).samples
