@@ -155,6 +155,17 @@ def test_a_stream_without_a_length_begins_again_where_it_ends() -> None:
     assert seen[0] == [tuple(row.tolist()) for row in X[0::2]] * 2
 
 
+def test_a_stream_without_a_length_is_told_each_pass() -> None:
+    told: list[int] = []
+
+    class Told(Stream):
+        def set_epoch(self, epoch: int) -> None:
+            told.append(epoch)
+
+    labels(task(Told(), batch_size=10), 1, taken=100)
+    assert told == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

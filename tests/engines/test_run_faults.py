@@ -90,8 +90,9 @@ def test_links_are_late_again_and_again() -> None:
     assert heard == [(1.5, 0), (2, 1), (3.25, 2), (4, 3), (5, 4), (6, 5)]
 
 
-def test_a_partition_holds_messages_until_it_is_over() -> None:
-    heard = World("partition worker 0@1.5s for 3s").run().heard
+@pytest.mark.parametrize("side", ["worker 0", "worker 1"])
+def test_a_partition_holds_messages_until_it_is_over(side: str) -> None:
+    heard = World(f"partition {side}@1.5s for 3s").run().heard
     assert heard == [(1, 0), (4.5, 1), (4.5, 2), (4.5, 3), (5, 4), (6, 5)]
 
 

@@ -18,7 +18,9 @@ from covey.jobs import head as heads
 from covey.jobs.head import Head
 from covey.jobs.job_command import attempt_words, job_request
 from covey.jobs.job_folder import JobFolder, ServedCluster
-from covey.jobs.job_log import JobLog, KnownJob, known_jobs
+from covey.jobs.job_log import JobEntry, JobLog, KnownJob, known_jobs
+from covey.jobs.job_progress import JobProgress
+from covey.observe.journal import JournalMoment
 
 RUN = ["run", "examples/digits.py", "--strategy", "bsp", "--epochs", "2"]
 
@@ -400,6 +402,22 @@ def test_packed_jobs_are_measured_and_parted_where_they_lose(folder: JobFolder, 
     clock(11)
     head.look()
     assert head.packings == {frozenset(("0001", "0002")): pytest.approx(0.9)} and len(head.attempts.asked) == 1
+
+
+def test_what_packed_jobs_do_is_not_what_each_does_alone() -> None:
+    job, known = KnownJob("0001", job_request(RUN, Path("/"), 0.0), status="running", workers=2), JobProgress()
+    moments = [JournalMoment(float(at), "training", samples=100 * at) for at in range(1, 9)]
+    known._take(moments, job, packed=True)
+    assert known.rate == 100 and not known.speeds
+    known._take(moments, job, packed=False)
+    assert known.speeds == {2: 100.0}
+
+
+def test_a_job_was_first_started_when_it_was_started_first() -> None:
+    job = KnownJob("0001", job_request(RUN, Path("/"), 0.0))
+    for at, status in ((1.0, "waiting"), (2.0, "running"), (3.0, "suspended"), (4.0, "running"), (5.0, "done")):
+        job.take(JobEntry(at=at, job="0001", status=status))  # type: ignore[arg-type]
+    assert (job.started, job.ended) == (2.0, 5.0)
 
 
 def test_the_commands(folder: JobFolder, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_names_are_those_of_both_schedulers() -> None:
 PRETENDED = """#!/bin/bash
 printf '%s\\n' "$@" >> words
 kept=$(printf '%s\\n' "$@" | grep -A1 -- --checkpoint | tail -1)
-trap 'mkdir -p "$kept"; touch "$kept/latest"; exit 130' TERM
+trap 'mkdir -p "$kept"; touch "$kept/latest"; exit ${CODE:-130}' TERM
 touch started
 [ -n "$QUICK" ] && exit 0
 while true; do sleep 0.05; done
@@ -101,6 +101,15 @@ def test_a_batch_job_that_ends_by_itself_is_not_queued_again(machine: Path, monk
     (machine / "script").write_text(slurm_script(RUN, machine))
     assert subprocess.run(["bash", "script"], cwd=machine, check=False).returncode == 0
     assert not (machine / "requeued").exists()
+
+
+def test_a_batch_job_that_ends_well_when_it_must_go_is_not_queued_again(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODE", "0")
+    running = begin(machine, slurm_script(RUN, machine))
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(30) == 0 and not (machine / "requeued").exists()
 
 
 def test_ranks_are_tasks_of_srun(tmp_path: Path) -> None:

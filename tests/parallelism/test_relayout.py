@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,16 @@ def counted(layer: nn.Module, name: str = "counter", number: torch.dtype = torch
     module = nn.ModuleDict({"a": layer})
     module.register_buffer(name, torch.zeros(2, dtype=number))
     return Replica(module, sgd(0.1))
+
+
+def test_statistics_of_several_replicas_become_their_mean() -> None:
+    layer = nn.Linear(3, 2)
+    old = [counted(deepcopy(layer), "mean", torch.float32) for _ in range(2)]
+    for replica, value in zip(old, (1.0, 4.0), strict=True):
+        replica.buffers.parts[0].fill_(value)
+    new, states = counted(nn.Linear(3, 2), "mean", torch.float32), [kept(replica) for replica in old]
+    restore(new, relaid(states[0], [[state] for state in states], new, begin=False).replica)
+    assert new.buffers.parts[0].tolist() == [2.5, 2.5]
 
 
 @pytest.mark.parametrize(

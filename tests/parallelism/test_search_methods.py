@@ -262,6 +262,13 @@ def test_list_scheduling_is_near_the_best_placement_of_small_graphs() -> None:
             assert paths[a] > paths[b]
 
 
+def test_an_output_that_moves_costs_its_way_forward_and_its_gradients_way_back() -> None:
+    costs = priced(Random(4), 2, skips=0.0)
+    here, there = OperatorConfig(), OperatorConfig(first=1)
+    assert costs.edge(0, 1, here, here) == 0
+    assert costs.edge(0, 1, here, there) == 2 * costs.devices.moved(costs.graph.operators[0].output) > 0
+
+
 def test_policy_learns_to_choose_better_than_by_chance() -> None:
     costs = priced(Random(2), 5, devices=4)
     choices, heard = choices_of(costs), list[float]()

@@ -7,6 +7,7 @@ from functools import cache
 import msgspec
 import pytest
 
+from covey.observe.membership import RoundRecord
 from covey.observe.result import Result
 from covey.report import overlay, render, round_charts
 from covey.run import federate
@@ -45,6 +46,15 @@ def test_the_page_shows_them_and_speaks_of_clients() -> None:
     page = render(overlay(day()).page)
     assert "300 clients, in virtual time" in page and "Clients that were there" in page
     assert page.count("<svg class='plot'") >= 3
+
+
+def test_each_try_to_begin_a_round_counts() -> None:
+    tried = RoundRecord(number=0, state="not begun", seconds=60.0, took=60.0, tries=4)
+    rounds = [tried, RoundRecord(number=0, state="committed", seconds=90.0, took=30.0, reports=5)]
+    told = day().participation
+    assert told
+    seen = msgspec.structs.replace(day(), participation=msgspec.structs.replace(told, rounds=rounds))
+    assert [line["y"][-1] for line in round_charts.all_of([("fedavg", seen)])[-1].data] == [1, 4]
 
 
 def test_other_runs_have_none() -> None:

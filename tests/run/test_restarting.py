@@ -13,8 +13,10 @@ import pytest
 from covey.checkpoint import RunRecord
 from covey.engines.interrupt import Interrupt
 from covey.errors import PeerLost
+from covey.observe.membership import MembershipLog
+from covey.observe.tally import REPEATED
 from covey.run.options import options
-from covey.run.restarting import Attempt, Restarts
+from covey.run.restarting import Attempt, FailureCount, Restarts
 
 
 class Checkpoints:
@@ -76,6 +78,17 @@ def test_what_was_lost_since_the_newest_checkpoint_is_repeated(
     assert [(event.who, event.stalled, event.view) for event in told[0]] == [
         ("worker 1", 0.5, number + 1) for number in range(len(attempts))
     ]
+
+
+def test_what_was_repeated_before_the_checkpoint_is_not_lost_again() -> None:
+    given = options({"on_failure": "restart", "checkpoint": "kept"})
+    failures = FailureCount(given.checkpoints, None, 2, MembershipLog())
+    checkpoints = Checkpoints()
+    checkpoints.keep(60)
+    run = checkpoints.newest()[1]
+    run.progress["tallies"][0]["notes"] = {REPEATED: 10.0}
+    failures.note(PeerLost("worker 1 died", "worker 1"), 5.0, 100, run)
+    assert failures.repeated == 100 - 60 - 10
 
 
 def test_pauses_grow_until_a_new_checkpoint_and_the_sixth_failure_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

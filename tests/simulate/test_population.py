@@ -81,12 +81,13 @@ def test_a_window_is_whole_and_the_next_one_comes_after_it() -> None:
 
 def test_a_trace_says_who_is_there_when(tmp_path: Path) -> None:
     file = tmp_path / "there.csv"
-    file.write_text("client,from,until\n# mornings\n3,0s,2h\n3,2h,3h\n3,5h,6h\n0,1m,2m\n")
+    file.write_text("client,from,until\n# mornings\n3,0s,2h\n3,2h,3h\n3,5h,6h\n0,1m,2m\n4,0s,4h\n4,1h,2h\n")
     trace = load_availability(file)
     assert trace.window(3, 0.0, 0) == (0.0, 3 * HOUR)
     assert trace.window(3, 3 * HOUR, 0) == (5 * HOUR, 6 * HOUR)
     assert trace.window(3, 6 * HOUR, 0) is None and trace.window(9, 0.0, 0) is None
     assert trace.window(0, 60.0, 0) == (60.0, 120.0)
+    assert trace.window(4, 3 * HOUR, 0) == (0.0, 4 * HOUR), "one inside another does not end it"
     assert Always().window(9, 5.0, 0) == (0.0, math.inf)
 
 

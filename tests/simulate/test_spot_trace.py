@@ -71,8 +71,8 @@ def event(kind: str, who: int, seconds: float) -> MembershipEvent:
 
 def test_a_machine_costs_while_it_is_there_also_while_its_process_is_replaced() -> None:
     events = [event("leave", 1, 10), event("rebirth", 0, 20), event("join", 2, 30), event("join", 1, 40)]
-    events += [event("restart", 0, 50), event("leave", 2, 60), event("join", 2, 90)]
-    assert seconds_present(events, 4, 100.0) == [100.0, 70.0, 40.0, 100.0]
+    events += [event("restart", 0, 50), event("leave", 2, 60), event("join", 2, 90), event("leave", 1, 95)]
+    assert seconds_present(events, 4, 100.0) == [100.0, 65.0, 40.0, 100.0], "worker 1 stayed twice"
     cost = RunCost.of([3600.0, 1800.0, 7200.0], {0: 0.9, 1: 0.2}, samples=500_000)
     assert (cost.money, cost.hours, cost.per_million) == (1.0, 3.5, 2.0)
 

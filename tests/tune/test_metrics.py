@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from covey.errors import PlanError
+from covey.policy.search import WORST
 from covey.task import load_task
 from covey.tune import studying, tune
+from covey.tune.outcomes import TrialRow
 from covey.tune.study_request import metric_of, request
 from tests.tune.test_study import TrialsHere
 
@@ -70,6 +72,11 @@ def test_a_metric_that_is_not_finite_is_told(file: str, monkeypatch: pytest.Monk
         0.1: ("paused", ""), 1: ("failed", "my_accuracy is not finite after 1 epoch")
     }  # fmt: skip
     assert any("my_accuracy 0.1235 after 1 epoch, paused" in line for line in told), told
+
+
+def test_to_a_policy_a_trial_that_failed_is_the_worst_whatever_it_scored_before() -> None:
+    row = TrialRow(number=0, asked=0, point={}, task="train.py", strategy="bsp", status="failed", curve=[(1, 0.9)])
+    assert row.state("higher").curve == ((1, 0.9), (1, WORST)) and row.best("higher") == WORST
 
 
 def test_fused_trials_can_be_compared_by_the_loss_of_training(file: str, monkeypatch: pytest.MonkeyPatch) -> None:

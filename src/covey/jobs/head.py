@@ -20,7 +20,7 @@ from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.job_view import JobsView, Pair
 
 EVERY = 0.2  # seconds between two looks
-LOSSES = 3  # of a job's processes, one after the other: then it has failed
+LOSSES = 3  # of a job's processes, under this head: then it has failed
 SUSPENDING = "is being suspended"  # written down before it is done: the next head must know why a job ended
 PATIENCE = 5.0  # seconds in which packed jobs run before what they do is measured
 

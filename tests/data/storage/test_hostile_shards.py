@@ -48,6 +48,11 @@ def tar(place: Path, files: dict[str, bytes], change: Callable[[tarfile.TarInfo]
     return place
 
 
+def test_a_long_name_is_that_of_one_file(tmp_path: Path) -> None:
+    place = tar(tmp_path / "shards", {f"{'long' * 40}.txt": b"one", "short.txt": b"two"})
+    assert everything(place, "tar") == [{"txt": "one"}, {"txt": "two"}]
+
+
 def npy(shape: str, kind: str = "<f4", rest: bytes = b"\0" * 16) -> bytes:
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + rest

@@ -133,6 +133,7 @@ def test_workers_share_what_one_would_see_with_a_larger_batch(name: str, drop_la
         alone = together(epoch(lambda: make(6), 1, passed))
         shared = together(epoch(lambda: make(3), 2, passed))
         whole = [step for step in alone if len(step) == 6]
+        assert not drop_last or whole == alone, "no short batch at the end"
         assert shared[: len(whole)] == whole, "step by step the same samples"
         assert len(shared) == len(alone) - (not drop_last and len(alone[-1]) < 2)
         seen = Counter(number for share in epoch(lambda: make(3), 2, passed) for batch in share for number in batch)
