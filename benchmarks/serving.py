@@ -1,9 +1,12 @@
 """Requests per second and 99th percentile of covey, LitServe and Ray Serve: the same models, the same load by `wrk`.
 
-`python -m benchmarks.serving LITSERVE RAY`, with the Python of an environment that has litserve and torch, and of one
-that has ray[serve] and torch. Servers take turns on two cores, which they share with `wrk`; each is started anew for
-its turn. Of the peers' settings a first round picks the best. `python -m benchmarks.serving predicted` compares the
-99th percentile at 30, 60 and 80 % of the highest rate with that of the same programs in virtual time.
+`python -m benchmarks.serving peers LITSERVE RAY`, with the Python of an environment that has litserve and torch, and of
+one that has ray[serve] and torch. Servers take turns on two cores, which they share with `wrk`; each is started anew
+for its turn. Of the peers' settings a first round picks the best. Other parts, each with names of models behind it:
+`predicted` compares the 99th percentile at 30, 60 and 80 % of the highest rate with that of the same programs in
+virtual time; `batching` the rate with batches whose size is found with that of the best fixed size; `killed` counts
+failed answers while a replica is killed under load. With COVEY_KEPT=FILE what was measured is kept there, and a second
+call measures the rest. COVEY_QUICK=1 only shows that everything works.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -33,11 +38,13 @@ from covey.inference.request_desk import FrontSettings
 from covey.inference.virtual_service import VirtualService
 
 PEERS = Path(__file__).parent / "peers"
-CORES, CONNECTIONS, TURNS = 2, 64, 5
-SECONDS, TRIAL, WARM_UP = 6, 3, 2
+QUICK = bool(os.environ.get("COVEY_QUICK"))
+CORES, CONNECTIONS, TURNS = 2, 64, 1 if QUICK else 5
+SECONDS, TRIAL, WARM_UP = (1, 1, 1) if QUICK else (6, 3, 2)
 PATIENCE = 120.0  # seconds for a server to start
 LOADS, VISITORS = (0.3, 0.6, 0.8), 256  # shares of the highest rate; connections, most of which pause at any time
 FRONT = FrontSettings(objective=0.05)  # as `covey serve` has it
+SIZES, SHORT, CROWD = (1, 4, 16, 64, 256), "p99:10ms", 256  # fixed sizes; the objective by which one is found; clients
 
 Setting = tuple[object, ...]
 GRID: Mapping[str, Sequence[Setting]] = {
@@ -46,9 +53,28 @@ GRID: Mapping[str, Sequence[Setting]] = {
 }
 
 
+class KeptResults:
+    """What was measured, by names; in a file, so that a second call goes on where the first one ended."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file) if file else None
+        self.found: dict[str, Any] = json.loads(self.file.read_text()) if self.file and self.file.exists() else {}
+
+    def __call__(self, name: str, measured: Callable[[], Any]) -> Any:
+        if name not in self.found:
+            self.found[name] = measured()
+            print(name, self.found[name], file=sys.stderr, flush=True)
+            if self.file:
+                self.file.write_text(json.dumps(self.found, indent=1))
+        return self.found[name]
+
+
+KEPT = KeptResults(os.environ.get("COVEY_KEPT", ""))
+
+
 @contextlib.contextmanager
-def listening(words: Sequence[str], port: int, **environment: str) -> Iterator[None]:
-    """A server in a process group of its own, from its first answer on."""
+def listening(words: Sequence[str], port: int, **environment: str) -> Iterator[int]:
+    """A server in a process group of its own, from its first answer on; its process number."""
     body = json.dumps({"input": [[0.5] * 8] * 8}).encode()
     asked = Request(f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"})
     process = subprocess.Popen(
@@ -63,7 +89,7 @@ def listening(words: Sequence[str], port: int, **environment: str) -> Iterator[N
                 break
             assert process.poll() is None and time.monotonic() < end, f"{words} does not answer"
             time.sleep(0.2)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -76,13 +102,20 @@ def listening(words: Sequence[str], port: int, **environment: str) -> Iterator[N
 @contextlib.contextmanager
 def covey(model: str, *flags: str) -> Iterator[int]:
     """covey's endpoint, with one replica; its port."""
+    with covey_process(model, *flags) as (port, _):
+        yield port
+
+
+@contextlib.contextmanager
+def covey_process(model: str, *flags: str) -> Iterator[tuple[int, int]]:
+    """The same with its process number."""
     with tempfile.TemporaryDirectory() as folder:
         file, port = Path(folder) / "model.safetensors", free_port()
         save_file(seeded(model).state_dict(), file)
         words = ["serve", str(file), "--task", f"{PEERS / 'served_tasks.py'}:{model}", "--port", str(port), *flags]
         words += ["--runs", folder]
-        with listening([sys.executable, "-m", "covey", *words, "--threads", "1"], port):
-            yield port
+        with listening([sys.executable, "-m", "covey", *words, "--threads", "1"], port) as pid:
+            yield port, pid
 
 
 @contextlib.contextmanager
@@ -113,23 +146,29 @@ def turn(server: contextlib.AbstractContextManager[int], seconds: float) -> dict
     return {"rate": found["rate"], "p99_ms": 1e3 * found["p99"]}
 
 
-def measure(pythons: Mapping[str, str]) -> dict[str, Any]:
-    """For each model rates and percentiles, and covey's as ratios to each peer's: median, lowest and highest turn."""
-    return {model: _measure(model, pythons) for model in MODELS}
-
-
-def _measure(model: str, pythons: Mapping[str, str]) -> dict[str, Any]:
+def measure(model: str, pythons: Mapping[str, str]) -> dict[str, Any]:
+    """Rates and percentiles, and covey's as ratios to each peer's: median, lowest and highest turn."""
     best: dict[str, Setting] = {}
+
+    def tried_out(name: str, python: str, setting: Setting) -> dict[str, float]:
+        return turn(peer(name, python, model, setting), TRIAL)
+
+    def a_turn(name: str) -> dict[str, float]:
+        return turn(server(name), SECONDS)
+
+    def server(name: str) -> contextlib.AbstractContextManager[int]:
+        return covey(model) if name == "covey" else peer(name, pythons[name], model, best[name])
+
     for name, python in pythons.items():
-        tried = {setting: turn(peer(name, python, model, setting), TRIAL) for setting in GRID[name]}
-        print(model, name, tried, file=sys.stderr, flush=True)
+        tried = {
+            setting: KEPT(f"{model} {name} {setting}", partial(tried_out, name, python, setting))
+            for setting in GRID[name][: 1 if QUICK else None]
+        }
         best[name] = max(tried, key=lambda setting: tried[setting]["rate"])
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in ("covey", *pythons)}
-    for _ in range(TURNS):
-        turns["covey"].append(turn(covey(model), SECONDS))
-        for name, python in pythons.items():
-            turns[name].append(turn(peer(name, python, model, best[name]), SECONDS))
-        print(model, {name: found[-1] for name, found in turns.items()}, file=sys.stderr, flush=True)
+    for number in range(TURNS):
+        for name, found in turns.items():
+            found.append(KEPT(f"{model} {name}, turn {number}", partial(a_turn, name)))
     return {
         "settings": best,
         **{name: _spread(found) for name, found in turns.items()},
@@ -194,10 +233,51 @@ def forecast(arrivals: Sequence[float], times: Callable[[int], float], edge: flo
     return waits[int(0.99 * len(waits))]
 
 
+def batching(model: str) -> dict[str, Any]:
+    """Rates with batches of fixed sizes, and of the size that is found; that one as a ratio to the best."""
+
+    def measured(*flags: str) -> dict[str, float]:
+        with covey(model, *flags) as port:
+            load(port, WARM_UP, CROWD)
+            found = load(port, TRIAL, CROWD)
+            told = json.load(urlopen(f"http://127.0.0.1:{port}/stats"))
+        return {"rate": found["rate"], "mean_batch": told["mean_batch"], "failed": found["failed"]}
+
+    def of(size: int) -> dict[str, float]:
+        return measured("--slo", "p99:5s", "--largest-batch", str(size))
+
+    fixed = {size: KEPT(f"{model} batches of {size}", partial(of, size)) for size in SIZES}
+    own = KEPT(f"{model} batches as found", lambda: measured("--slo", SHORT))
+    best = max(fixed, key=lambda size: fixed[size]["rate"])
+    return {"fixed": fixed, "best": best, "found": own, "found / best": round(own["rate"] / fixed[best]["rate"], 2)}
+
+
+def killed(model: str) -> dict[str, Any]:
+    """Failed answers of a load during which one of two replicas is killed, and how many replicas were lost."""
+    with covey_process(model, "--replicas", "2") as (port, pid):
+        load(port, WARM_UP)
+        (server,) = _children(pid)
+        with ThreadPoolExecutor(1) as loads:
+            found = loads.submit(load, port, 2 * TRIAL)
+            time.sleep(TRIAL)
+            os.kill(_children(server)[0], signal.SIGKILL)
+            counted = found.result()
+        told = json.load(urlopen(f"http://127.0.0.1:{port}/stats"))
+    return {"requests": counted["requests"], "failed": counted["failed"], "replicas_lost": told["replicas_lost"]}
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+PARTS: Mapping[str, Callable[[str], dict[str, Any]]] = {"predicted": predicted, "batching": batching, "killed": killed}
+
 if __name__ == "__main__":
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    if sys.argv[1:2] == ["predicted"]:
-        print(json.dumps({model: predicted(model) for model in sys.argv[2:] or MODELS}, indent=1))
+    part, *given = sys.argv[1:]
+    if part == "peers":
+        litserve, ray, *named = given
+        shown = {one: measure(one, {"litserve": litserve, "ray": ray}) for one in named or MODELS}
     else:
-        litserve, ray = sys.argv[1:]
-        print(json.dumps(measure({"litserve": litserve, "ray": ray}), indent=1))
+        shown = {one: KEPT(f"{one} {part}", partial(PARTS[part], one)) for one in given or MODELS}
+    print(json.dumps(shown, indent=1))
