@@ -157,7 +157,13 @@ def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> Non
         ("nothing", "there are no models in"),
     ],
 )
-def test_requests_that_cannot_be_served_are_refused(words: str, why: str, tmp_path: Path) -> None:
+def test_requests_that_cannot_be_served_are_refused(
+    words: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "mno":
+        (tmp_path / f"{name}.safetensors").touch()
+    (tmp_path / "examples").symlink_to(Path("examples").absolute())
+    monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(app, ["serve", *words.split(), "--store", str(tmp_path / "store")])
     assert shown.exit_code == 2 and why in shown.output, shown.output
 

@@ -25,7 +25,7 @@ from covey.store.model_store import ModelStore
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-TRAINED = {"digits": 200, "unbalanced": 60, "lasso": 300, "characters": 60, "fashion": 100}
+TRAINED = {"digits": 200, "unbalanced": 60, "lasso": 300, "characters": 60, "fashion": 100, "hospitals": 200}
 """Steps after which the model of an example has learned something."""
 
 
@@ -65,7 +65,7 @@ def test_onnx_of_the_digits_within_1e_4_and_int8_within_a_point(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["unbalanced", "characters", "fashion"])
+@pytest.mark.parametrize("name", ["unbalanced", "characters", "fashion", "hospitals"])
 def test_onnx_of_every_other_example_within_1e_4_and_int8_within_a_point(name: str, tmp_path: Path) -> None:
     if name == "fashion" and not Path(FASHION).is_dir():
         pytest.skip("Debian's dataset-fashion-mnist is not installed")
