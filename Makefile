@@ -4,6 +4,8 @@ ready  := .venv/.ready
 engines := .venv/.engines
 
 .DEFAULT_GOAL := help
+# What was compiled is kept, whatever the environment says: without it each import of torch takes 10 s of CPU, not 4.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup run test test-full together check style types layers packages bench pages docs site papers matrix clean
 
 help:       ## show what make can do
