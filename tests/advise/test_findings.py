@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from covey.advise import findings
+from covey.advise.candidates import candidates
 from covey.advise.choose import advise
 from covey.advise.conclude import conclude
 from covey.advise.findings import COMPRESSED, EVERY_STEP, IDLE
 from covey.advise.known import CandidateRow, Known
-from covey.advise.predict import StepTime
-from covey.advise.ranked import Advice
+from covey.advise.predict import StepTime, step
+from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.rules import BUSY
 from covey.advise.situation import Situation, look, time_transform
-from covey.simulate import Cluster, Seconds, from_flags
+from covey.advise.trials.trial import SimulatedTrials
+from covey.simulate import Cluster, Machine, Seconds, from_flags
 from covey.task import Task, load_task
 from tests.worlds import mlp
 
@@ -96,7 +98,6 @@ _KNOWN: dict[int, Known] = {}
 
 
 def _known(task: Task, seed: int) -> Known:
-    from covey.advise.candidates import candidates
     from covey.advise.choose import _guessed
 
     if seed not in _KNOWN:
@@ -107,26 +108,76 @@ def _known(task: Task, seed: int) -> Known:
     return replace(kept, rows=rows)
 
 
+ROW = RankedStrategy(
+    spec="bsp", workers=1, step=0.1, timing="formulas", exchange=0.0, relative=1.0, relative_interval=(1.0, 1.0),
+    basis="formulas", family="central, synchronous", command="covey run x.py --strategy bsp",
+)  # fmt: skip
+
+
+def limited(compute: float, prepare: float, workers: int, **more: Any) -> Situation:
+    return Situation(
+        workers=workers, samples=100, batch=10, model=1000, prepare=prepare,
+        cluster=Cluster(compute=Seconds(compute), prepare=Seconds(prepare)), **more,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("compute", "prepare", "exchange", "workers", "measured", "words"),
+    ("compute", "prepare", "exchange", "workers", "preparers", "words"),
     [
-        (0.010, 0.030, 0.0, 1, False, "3 preparers would give 4.0x"),
-        (0.040, 0.030, 0.0, 1, True, "3 preparers would give 4.0x"),  # a batch that was measured holds its transform
-        (0.010, 0.010, 0.0, 2, False, "2 preparers would give 2.0x"),
-        (0.010, 0.030, 0.5, 1, False, "3 preparers would give 2.5x"),  # 10 ms of exchange stay
-        (0.010, 0.030, 0.8, 1, False, ""),  # the network takes longer
-        (0.010, 0.0, 0.0, 1, False, ""),
+        (0.010, 0.030, 0.0, 1, 0, "3 preparers would give 4.0x"),
+        (0.010, 0.010, 0.0, 2, 0, "2 preparers would give 2.0x"),
+        (0.010, 0.030, 0.2, 1, 0, "2 preparers would give 2.5x"),  # 10 ms of exchange stay
+        (0.010, 0.030, 0.0, 1, 1, "3 preparers would give 3.0x"),
+        (0.010, 0.030, 0.0, 1, 3, ""),
+        (0.010, 0.030, 0.8, 1, 0, ""),  # the network takes longer
+        (0.010, 0.0, 0.0, 1, 0, ""),
     ],
 )
 def test_it_tells_where_data_limits(
-    compute: float, prepare: float, exchange: float, workers: int, measured: bool, words: str
+    compute: float, prepare: float, exchange: float, workers: int, preparers: int, words: str
 ) -> None:
-    now = Situation(
-        workers=workers, samples=100, batch=10, model=1000, cluster=Cluster(compute=Seconds(compute)), prepare=prepare,
-        measured=measured,
-    )  # fmt: skip
-    said = list(findings._data(now, exchange))
+    said = list(findings._data([ROW], limited(compute, prepare, workers, preparers=preparers), exchange))
     assert [words in line for line in said] == [True] * bool(words)
+    many = words.split(maxsplit=1)[0] if words else ""
+    assert all(line.endswith(f": covey run x.py --strategy bsp --preparers {many}.") for line in said)
+
+
+def test_preparers_need_cores_too() -> None:
+    now = limited(0.010, 0.030, 1, one_machine=True)
+    two = replace(now, cluster=replace(now.cluster, machines=(Machine(cores=2.0),)))
+    (said,) = findings._data([ROW], two, 0.0)
+    assert "2 preparers would give 2.0x" in said
+    one = replace(now, cluster=replace(now.cluster, machines=(Machine(cores=1.0),)))
+    assert not list(findings._data([ROW], one, 0.0))
+
+
+def slow_to_transform(sample: Any) -> Any:
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+    return sample
+
+
+def test_a_batch_that_was_measured_held_its_transform() -> None:
+    task, world = mlp(transform=slow_to_transform), Cluster(compute=Seconds(0.1))
+    own, described = look(task, 2, world, measured=True), look(task, 2, world)
+    helped = look(replace(task, preparers=2), 2, world, measured=True)
+    assert 0.008 <= own.prepare == own.cluster.prepare < 0.1
+    assert own.compute == pytest.approx(0.1) and described.compute == pytest.approx(0.1 + described.prepare)
+    assert helped.compute == pytest.approx(0.1 - helped.prepare) and helped.prepared_every == helped.prepare
+    said = look(task, 2, replace(world, prepare=Seconds(0.5)), measured=True)
+    assert said.prepare == 0.5 and said.compute == 0.6
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 8])
+def test_formulas_and_virtual_time_agree_on_preparers(count: int) -> None:
+    task = mlp(samples=400, transform=slow_to_transform, preparers=count)
+    now = look(task, 2, Cluster(compute=Seconds(0.01), prepare=Seconds(0.03)))
+    candidate = next(one for one in candidates(task, now) if one.spec == "allreduce")
+    formula, timed = step(candidate.strategy, now), SimulatedTrials(task, now, 0.01).timed(candidate)
+    assert timed and timed.seconds == pytest.approx(formula.seconds, rel=0.25)  # few steps: the first are ahead
+    if count == 1:
+        assert timed.exchange == formula.exchange == 0.0
 
 
 def test_a_transform_is_timed_in_cpu_seconds() -> None:

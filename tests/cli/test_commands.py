@@ -17,7 +17,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "--scores 2 --seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
         "--on-failure restart --max-failures 4 --best accuracy --patience 3 --keeper etcd:h:1/a --standby "
         "--register digits --store kept_models "
-        "--link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
+        "--preparers 3 --link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
     trace = ["--spot-trace", "examples/spot.csv"]
     shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s", *trace])
@@ -49,6 +49,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "keeper": "etcd:h:1/a",
         "standby": True,
         "stall": "9s",
+        "preparers": 3,
         "link_rate": "50mbit",
         "hosts": Path("hosts.txt"),
         "place": "servers:node0",

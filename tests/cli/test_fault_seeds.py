@@ -16,6 +16,7 @@ from covey.simulate.faults import parse_faults
 DIGITS = "examples/digits.py"
 REFUSED = {
     "until": "accuracy:0.9", "scores": "2", "link_rate": "1mbit", "timing_only": None, "save": "model",
+    "preparers": "2",
     "json": "r.json", "checkpoint": "kept", "resume": "kept", "on_failure": "restart", "max_failures": "3",
     "log": "csv:a.csv", "runs": "records", "best": "accuracy", "patience": "3", "score_every": "5s",
     "register": "digits", "store": "kept_models",

@@ -16,7 +16,7 @@ from covey.cli import app
 COMMANDS = ("run", "simulate", "calibrate", "launch", "strategies", "doctor")
 FLAGS = {
     "run": "--strategy --workers --servers --engine --epochs --steps --until --seed --threads --save --checkpoint "
-    "--every --resume --on-failure --max-failures --faults --stall --link-rate",
+    "--every --resume --on-failure --max-failures --faults --stall --preparers --link-rate",
     "simulate": "--strategy --workers --cluster --bandwidth --latency --compute --jitter --slow --kill --timing-only "
     "--faults --checkpoint --every --resume --on-failure --max-failures",
     "launch": "--strategy --workers --servers --steps --seed --threads --save --stall",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,16 @@ def test_processes_prepare_the_same_samples() -> None:
     virtual = fit(mlp(**task), "allreduce", 2, epochs=2, engine="simulated")
     assert not differing(real.weights, virtual.weights)
     assert {"preparer 0", "preparer 1", "preparer 2"} <= set(real.roles)
+
+
+def test_roles_that_import_the_task_have_the_number_of_the_option(tmp_path: Path) -> None:
+    (tmp_path / "noisy_task.py").write_text(
+        "from tests.real.test_preparers import noisy\nfrom tests.worlds import mlp\n"
+        "task = mlp(samples=50, transform=noisy)"
+    )
+    found = [fit(f"{tmp_path}/noisy_task.py:task", "allreduce", 2, epochs=1, preparers=count) for count in (0, 2)]
+    assert not differing(found[0].weights, found[1].weights)
+    assert [sum(name.startswith("preparer ") for name in one.roles) for one in found] == [0, 2]
 
 
 def test_a_preparer_that_dies_is_named() -> None:

@@ -52,7 +52,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "spot_trace": {"no text", "none"},
         "place": {"no text"}, "interface": {"no text"}, "link_rate": {"no text", "none"}, "cluster": {"none"},
         "timing_only": {"truth"}, "traced": {"truth"}, "command": {"text", "no text"}, "watcher": {"none"},
-        "runs": {"no text", "none"},
+        "preparers": {"zero", "none"}, "runs": {"no text", "none"},
     },
     "covey.run.launch": {
         "script": {"text"}, "arguments": {"texts"}, "workers": {"count"}, "servers": {"count", "none"},

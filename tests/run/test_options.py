@@ -27,7 +27,7 @@ from tests.worlds import mlp
 
 OWN = {
     "epochs", "until", "scores", "score_every", "confirm", "best", "patience", "rate", "link_rate", "cluster",
-    "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas", "keeper", "standby",
+    "timing_only", "traced", "instruments", "faults", "spot_trace", "replicas", "keeper", "standby", "preparers",
 }  # fmt: skip
 """What a script's own loop decides."""
 
@@ -82,6 +82,7 @@ OTHER: dict[str, Any] = {
     "faults": "kill worker 1@5s",
     "spot_trace": "examples/spot.csv",
     "callbacks": [Callback()],
+    "preparers": 2,
     "log": ["csv:scores.csv"],
 }
 NEEDED = {

@@ -15,7 +15,7 @@ import covey
 from covey.data.transformed import transformed
 from covey.errors import PlanError
 from covey.servers.preparing import PreparedBatch, PrepareRequest, packed, unpacked
-from covey.simulate import Seconds
+from covey.simulate import BytesPerSecond, Seconds
 from tests.worlds import INSTANT, cloud, mlp, run
 
 DEAR = replace(INSTANT, prepare=Seconds(0.030))  # three times as dear as computing
@@ -68,6 +68,30 @@ def test_preparers_take_the_time_of_the_transform(count: int, least: float) -> N
     )
     assert alone == pytest.approx(40 * 0.040)
     assert alone / helped >= least
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("spec", ["allreduce", "bsp"])
+def test_what_is_only_timed_takes_as_long(spec: str, count: int) -> None:
+    """Batches of unequal sizes travel over slow links, and some steps accumulate two of them."""
+    task = mlp(samples=50, transform=noisy, accumulate=2, batch_size=4)
+    slow = replace(DEAR, link=replace(DEAR.link, bandwidth=BytesPerSecond(50_000)))
+    given: dict[str, Any] = {"engine": "simulated", "epochs": 2, "cluster": slow, "runs": False}
+    whole, timed = (covey.fit(task, spec, 2, preparers=count, timing_only=only, **given) for only in (False, True))
+    assert timed.seconds == pytest.approx(whole.seconds, rel=1e-6)
+    assert timed.traffic.bytes == whole.traffic.bytes and timed.samples == whole.samples
+    assert timed.settings.get("preparers") == whole.settings.get("preparers") == (count or None)
+
+
+def test_the_option_goes_before_the_number_of_the_task() -> None:
+    given: dict[str, Any] = {"engine": "simulated", "steps": 2, "runs": False}
+    roles = covey.fit(mlp(transform=noisy, preparers=1), "bsp", 2, preparers=3, **given).roles
+    assert sum(name.startswith("preparer ") for name in roles) == 3
+    roles = covey.fit(mlp(transform=noisy, preparers=1), "bsp", 2, preparers=0, **given).roles
+    assert not any(name.startswith("preparer ") for name in roles)
+    for only in (False, True):
+        with pytest.raises(PlanError, match="the task has no transform"):
+            covey.fit(mlp(), "bsp", 2, preparers=1, timing_only=only, **given)
 
 
 def test_a_worker_asks_no_more_than_it_computes() -> None:

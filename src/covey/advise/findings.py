@@ -27,7 +27,7 @@ def of(
     offers: Mapping[str, CodecOffer | None],
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
-    network = [*_data(now, every_step(steps) or 0.0), *_network(now, steps), *_compression(offers)]
+    network = [*_data(ranked, now, every_step(steps) or 0.0), *_network(now, steps), *_compression(offers)]
     return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now), *_spot(now)]
 
 
@@ -45,20 +45,28 @@ def _alone(ranked: Sequence[RankedStrategy], now: Situation) -> Iterator[str]:
         yield f"{now.workers} workers are {gain:.1f} times as fast as one alone."
 
 
-def _data(now: Situation, exchange: float) -> Iterator[str]:
+def _data(ranked: Sequence[RankedStrategy], now: Situation, exchange: float) -> Iterator[str]:
     """Where transforming samples takes longer than the network: how many preparers would help, and how much."""
-    compute = max(now.compute - now.prepare, now.compute / 100) if now.measured else now.compute
+    compute = now.cluster.compute
     network = exchange / (1 - exchange) * now.compute if exchange < 1 else math.inf
     if now.prepare <= max(network, IDLE * compute):
         return
-    times = {count: max(compute, now.workers * now.prepare / count) + network for count in range(1, MOST_PREPARERS + 1)}
+    least = max(compute + network, now.workers * (compute + now.prepare) / now.cores)  # preparers need cores, too
+    times = {count: max(least, now.workers * now.prepare / count) for count in range(1, MOST_PREPARERS + 1)}
     fewest = next(count for count, step in times.items() if step <= WORTH * min(times.values()))
-    gain = (compute + now.prepare + network) / times[fewest]
+    own = (compute + now.prepare) * max(1.0, now.workers / now.cores) + network
+    gain = (max(least, now.prepared_every) if now.preparers else own) / times[fewest]
     if gain < 1.1:
         return
     took = f"transforming a batch takes {format_duration(now.prepare)}, computing it {format_duration(compute)}"
     roles = "1 preparer" if fewest == 1 else f"{fewest} preparers"
-    yield f"Data, not the network, limits you: {took}; {roles} would give {gain:.1f}x."
+    yield f"Data, not the network, limits you: {took}; {roles} would give {gain:.1f}x{_with(ranked, now, fewest)}."
+
+
+def _with(ranked: Sequence[RankedStrategy], now: Situation, preparers: int) -> str:
+    """The command of the best strategy with so many; workers that come and go transform their samples themselves."""
+    best = next(iter(ranked), None)
+    return f": {best.command} --preparers {preparers}" if best and not now.spot else ""
 
 
 def _network(now: Situation, steps: Mapping[str, StepTime]) -> Iterator[str]:

@@ -86,7 +86,8 @@ class Known:
         """A step of one worker alone."""
         if self.alone_real:
             return estimated(self.alone_real, STEP_ERROR["real steps"])
-        return Estimate(self.now.compute * slowness(fastest(self.now.cluster, self.now.workers)[0], 1)[0])
+        own = self.now.compute * slowness(fastest(self.now.cluster, self.now.workers)[0], 1)[0]
+        return Estimate(max(own, self.now.prepared_every / self.now.workers))
 
     def step(self, row: CandidateRow) -> Estimate:
         """Its real steps; else what was foreseen, times what real ones of others were of that."""

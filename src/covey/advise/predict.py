@@ -12,7 +12,7 @@ from covey.advise.delay import rounds
 from covey.advise.situation import Situation
 from covey.exchange.codec import Codec
 from covey.model.flat import Form
-from covey.simulate import CodecTime, coding_of
+from covey.simulate import CodecTime, Seconds, coding_of
 from covey.strategy import Strategy
 from covey.vector import Vector
 
@@ -32,7 +32,14 @@ class StepTime:
 
 
 def step(strategy: Strategy, now: Situation) -> StepTime:
-    """A step of this strategy, with no other traffic on the links."""
+    """A step of this strategy, with no other traffic on the links; preparers may be slower."""
+    found = _on_ready_batches(strategy, now)
+    if found.seconds >= now.prepared_every:
+        return found
+    return replace(found, seconds=now.prepared_every, exchange=0.0)  # which passes while a worker waits for its batch
+
+
+def _on_ready_batches(strategy: Strategy, now: Situation) -> StepTime:
     place, n = strategy.taxonomy, now.workers
     mean = now.compute * sum(now.slownesses) / n
     if place.architecture == "memory" or (n == 1 and place.architecture != "server"):
@@ -59,7 +66,7 @@ def slowest(now: Situation, steps: float = 1) -> float:
     draw, whole = Random(0), max(1, min(32, round(steps)))
     if now.cluster.jitter == 0:
         return now.compute * max(now.slownesses)
-    total, world = 0.0, replace(now.cluster, slowdowns=dict(enumerate(now.slownesses)))
+    total, world = 0.0, replace(now.cluster, compute=Seconds(now.compute), slowdowns=dict(enumerate(now.slownesses)))
     for _ in range(DRAWS):
         ranks = range(now.workers) if now.workers <= 256 else draw.sample(range(now.workers), 256)
         total += max(sum(world.compute_time(rank, 1, draw) for _ in range(whole)) / whole for rank in ranks)

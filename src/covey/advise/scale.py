@@ -14,7 +14,7 @@ from covey.errors import CoveyError, PlanError
 from covey.run import fit
 from covey.simulate import Cluster
 from covey.simulate.units import format_duration, format_rate
-from covey.task import Task
+from covey.task import Task, load_task
 
 SCHEMA = "covey.scale/1"
 STEPS = 3  # of each worker at least
@@ -124,17 +124,19 @@ def scale(
 
     `sources` says who gave the cluster's compute, bandwidth and latency, where they are not covey's usual ones.
     """
-    points = []
+    points, loaded = [], load_task(task) if isinstance(task, str) else task
+    transforms = loaded.transform is not None and not loaded.preparers
+    own = cluster.compute + (cluster.prepare if transforms else 0.0)
     for spec in specs:
         for workers in sizes:
             told(f"{spec} on {workers:,} worker{'' if workers == 1 else 's'}")
-            points.append(_point(task, spec, sized(cluster, workers), workers, batch, servers, seed))
+            points.append(_point(task, spec, sized(cluster, workers), workers, batch / own, servers, seed))
     name = task if isinstance(task, str) else "a task of this process"
     return Scaling(task=name, points=points, assumed=AssumedCluster.of(cluster, batch, sources or {}), command=command)
 
 
 def _point(
-    task: Task | str, spec: str, world: Cluster, workers: int, batch: int, servers: int | None, seed: int
+    task: Task | str, spec: str, world: Cluster, workers: int, paced: float, servers: int | None, seed: int
 ) -> Point:  # fmt: skip
     pace = BatchPace()
     try:
@@ -150,7 +152,7 @@ def _point(
     if result.stopped == "interrupted":
         raise KeyboardInterrupt
     rate = pace.per_second()
-    single = batch / (world.compute * slowness(fastest(world, workers)[0], 1)[0])
+    single = paced / slowness(fastest(world, workers)[0], 1)[0]
     price = sum(world.price.values())
     return Point(
         spec=spec, workers=workers, per_second=rate, speed_up=rate / single,

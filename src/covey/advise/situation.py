@@ -52,7 +52,8 @@ class Situation:
     form: Form | None = None  # of the model, where its shapes are known
     coding: Mapping[str, CodecTime] = field(default_factory=dict)  # what codecs cost
     cluster: Cluster
-    prepare: float = 0.0  # seconds in which a worker transforms the samples of a batch, as measured here
+    prepare: float = 0.0  # seconds in which the samples of a batch are transformed
+    preparers: int = 0  # that do it for the workers
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm
     memory: float = math.inf  # bytes of one device
@@ -64,7 +65,20 @@ class Situation:
 
     @property
     def compute(self) -> float:
-        return self.cluster.compute
+        """Seconds of a worker for a batch; it transforms the samples itself where nobody else does."""
+        return self.cluster.compute + (0.0 if self.preparers else self.prepare)
+
+    @property
+    def prepared_every(self) -> float:
+        """Seconds between two batches that preparers have ready for each worker."""
+        return self.workers * self.prepare / self.preparers if self.preparers else 0.0
+
+    @property
+    def cores(self) -> float:
+        """That all roles share."""
+        if not self.one_machine:
+            return math.inf
+        return sum(one.cores for one in self.cluster.machines) or len(os.sched_getaffinity(0))
 
     @property
     def slownesses(self) -> list[float]:
@@ -114,7 +128,7 @@ class Situation:
 
 def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situation:
     """Everything that can be seen without training."""
-    module = build.model(task, 0)
+    module, cluster = build.model(task, 0), with_transform(task, cluster, further.get("measured", False))
     deal = build.shards(task, workers, 0)
     flat = Flat(module)
     trained = flat.params.nbytes
@@ -123,8 +137,17 @@ def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situati
         state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
         coding=_coding(cluster, trained),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
-        memory=_memory(), prepare=0.0 if task.preparers else time_transform(task), **further,
+        memory=_memory(), prepare=cluster.prepare if task.transform else 0.0, preparers=task.preparers, **further,
     )  # fmt: skip
+
+
+def with_transform(task: Task, cluster: Cluster, measured: bool) -> Cluster:
+    """The cluster with the time of the task's transform: as it says, else as found here; `measured` batches held it."""
+    if task.transform is None or cluster.prepare:
+        return cluster
+    prepare = time_transform(task)
+    compute = max(cluster.compute - prepare, cluster.compute / 100) if measured else cluster.compute
+    return replace(cluster, prepare=Seconds(prepare), compute=Seconds(compute))
 
 
 def _coding(cluster: Cluster, size: int) -> Mapping[str, CodecTime]:

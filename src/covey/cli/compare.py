@@ -39,6 +39,7 @@ class ContestFlags(options.FlagGroup):
     plugin: options.Plugins = None
     workers: options.Workers = 2
     servers: options.Servers = None
+    preparers: options.Preparers = None
     engine: options.Engine = "local"
     simulated: Annotated[
         bool, flag("--simulate", "", "In virtual time, with the flags of simulate.", options.RUN)
@@ -139,7 +140,8 @@ def command(
             whole = compare(
                 task, contest.strategies, workers, rates=factors, repeat=rounds.repeat, within=rounds.within,
                 folder=kept.folder, seed=seed, command=request.command, shown=_shown(workers, engine, until, manner),
-                told=teller(manner), servers=contest.servers, engine=engine, threads=threads, link_rate=link_rate,
+                told=teller(manner), servers=contest.servers, preparers=contest.preparers, engine=engine,
+                threads=threads, link_rate=link_rate,
                 cluster=imagined, runs=kept_in, **budget.arguments(),
             )  # fmt: skip
         _tell(whole, request, kept)

@@ -89,6 +89,7 @@ class SimulatedTeamFlags(options.FlagGroup):
     ] = None
     servers: options.Servers = None
     replicas: options.Replicas = 1
+    preparers: options.Preparers = None
     seed: options.Seed = 0
     link_rate: options.LinkRate = None
 
@@ -141,7 +142,7 @@ def command(
                 every=keeping.every, resume=keeping.resume, json=output.json, link_rate=team.link_rate, log=log,
                 runs=record.runs, scores=budget.scores - 1, max_failures=keeping.max_failures,
                 on_failure=keeping.on_failure == "restart", best=budget.best, patience=budget.patience,
-                score_every=budget.score_every, spot_trace=spot_trace, **record.models,
+                score_every=budget.score_every, spot_trace=spot_trace, preparers=team.preparers, **record.models,
             )  # fmt: skip
             with importing(manner):
                 from covey.check.fault_seeds import FaultCase
@@ -157,7 +158,7 @@ def command(
             request,
             lambda watcher: fit(
                 task, strategy, workers.asked, servers=team.servers, replicas=team.replicas, engine="simulated",
-                seed=team.seed,
+                seed=team.seed, preparers=team.preparers,
                 link_rate=team.link_rate, cluster=imagined, timing_only=timing_only, faults=faults,
                 spot_trace=spot_trace, command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                 **budget.arguments(), **keeping.arguments(), **record.models,

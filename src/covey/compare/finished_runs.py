@@ -24,7 +24,8 @@ from covey.simulate import Cluster
 
 FORMAT = 3  # of the runs in a folder: those of 1 and 2 were scored less often, and a single score counted
 BUDGET = (
-    "epochs", "steps", "servers", "threads", "link_rate", "scores", "score_every", "confirm", "best", "patience"
+    "epochs", "steps", "servers", "preparers", "threads", "link_rate", "scores", "score_every", "confirm", "best",
+    "patience",
 )  # fmt: skip
 MANY = 4  # differences that a refusal lists
 LONG = 60  # characters of a value that it shows

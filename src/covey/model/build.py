@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,17 +24,18 @@ from covey.data.streams import StreamShards, stream_length
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.message import Address
-from covey.model.batches import Batch, BatchSource, OwnBatches
+from covey.model.batches import BatchSource, OwnBatches
 from covey.model.private.private_batches import PrivateBatches
 from covey.model.randomness import seed_torch
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec, pace_of
 from covey.model.slots import buffers_of
+from covey.model.stand_in import Shapes, TimedData
 from covey.names import option
 from covey.task import Task
 from covey.task.data import Data, check_data
 from covey.task.device import device_of
-from covey.vector import Vector, chunk, fingerprint
+from covey.vector import Vector, fingerprint
 
 
 def shards(
@@ -208,58 +208,19 @@ def preparing(task: Task, deal: Shards, source: BatchSource) -> BatchSource:
     def pieces(rank: int, step: int) -> int:
         return -(-deal.batch(rank, step) // task.batch_size)
 
+    return replace(source, prepare=prepare, pieces=pieces, batch_bytes=sample_bytes(task, deal) * task.batch_size)
+
+
+def sample_bytes(task: Task, deal: Shards) -> int:
+    """Of the tensors of one sample, transformed."""
     one = Feed(data_of(task), deal, 0, task.loading).take(torch.arange(1))
-    size = sum(part.nbytes for part in (one if isinstance(one, tuple | list) else [one]) if isinstance(part, Tensor))
-    return replace(source, prepare=prepare, pieces=pieces, batch_bytes=size * task.batch_size)
+    return sum(part.nbytes for part in (one if isinstance(one, tuple | list) else [one]) if isinstance(part, Tensor))
 
 
-class FrozenOptimizer(torch.optim.SGD):
-    """An optimizer that only takes its place: in timing-only runs nothing is learned."""
-
-    elementwise = True
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        pass
-
-
-class ShapesOnly(nn.Module):
-    """A model that only has the shapes of another one."""
-
-    def __init__(self, shapes: Shapes) -> None:
-        super().__init__()
-        for name, like in shapes.items():
-            *path, key = name.split(".")
-            owner: nn.Module = self
-            for step in path:
-                if step not in owner._modules:
-                    owner.add_module(step, nn.Module())
-                owner = owner.get_submodule(step)
-            owner.register_parameter(key, nn.Parameter(torch.empty_like(like)))
-
-
-def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards) -> Replica:
-    """A replica without numbers, for runs that are only timed."""
-    source: Callable[[int], Batch] | None = partial(_timed, deal, who.rank) if trains else None
-    chosen = partial(_timed_part, deal) if trains else None
-    leased = partial(_timed, deal) if trains else None
-    still = partial(FrozenOptimizer, lr=0.0)
-    return Replica(
-        ShapesOnly(shapes), still,
-        BatchSource(own=source, chosen=chosen, leased=leased, samples=deal.batch, steps=deal.steps),
-    )  # fmt: skip
-
-
-def _timed(deal: Shards, rank: int, step: int) -> Batch:
-    return Batch(float("nan"), deal.batch(rank, step))
-
-
-def _timed_part(deal: Shards, rank: int, step: int, part: int, parts: int) -> Batch:
-    start, stop = chunk(deal.batch(rank, step), parts, part)
-    return Batch(float("nan"), stop - start)
-
-
-Shapes = Mapping[str, Tensor]
-"""Of a model's parameters, by name: tensors that have no numbers."""
+def timed_data(task: Task, deal: Shards) -> TimedData:
+    """What a run that is only timed knows of the task's data."""
+    size = sample_bytes(task, deal) if task.preparers else 0
+    return TimedData(task.batch_size, task.transform is not None, task.preparers > 0, size)
 
 
 def shapes(task: Task) -> Shapes:
@@ -280,14 +241,6 @@ def _looked_at(task: Task) -> nn.Module:
             return task.model()
     except Exception:  # models that insist on real numbers while they are built
         return model(task, 0)
-
-
-def in_one(shapes: Shapes) -> Shapes:
-    """As many numbers in one parameter of each type: where only sizes count, ten thousand roles take less memory."""
-    sizes: dict[torch.dtype, int] = {}
-    for like in shapes.values():
-        sizes[like.dtype] = sizes.get(like.dtype, 0) + like.numel()
-    return {str(dtype)[6:]: torch.empty(size, dtype=dtype, device="meta") for dtype, size in sizes.items()}
 
 
 def optimizer(task: Task) -> Optimizer:

@@ -17,9 +17,10 @@ from covey.engines.entries import ENGINES, HERE, Engine, names
 from covey.errors import PlanError
 from covey.names import option
 from covey.observe.result import Result
+from covey.run.adjusted_task import at_rate, with_number
 from covey.run.options import Options, check
 from covey.run.processes import on_processes
-from covey.run.request import Request, at_rate
+from covey.run.request import Request
 from covey.simulate import parse_duration
 from covey.spec import Call, SpecError, bind, parse_call, unknown
 from covey.spec.worker_range import WorkerRange
@@ -91,12 +92,14 @@ def terms_of(given: Options, threads: int) -> MeetingTerms:
     return replace(terms, say=given.output.watcher.say) if given.output.watcher else terms
 
 
-def host_only(engine: Engine, task: Task | str, strategy: str | Any, workers: int, rate: float = 1.0) -> bool:
+def host_only(
+    engine: Engine, task: Task | str, strategy: str | Any, workers: int, rate: float = 1.0, preparers: int | None = None
+) -> bool:
     """If another process leads the run: host the roles that it places here, until the run is over."""
 
     def handed() -> bytes:
         spec = catalog.chosen(strategy, workers)
-        mine = None if isinstance(task, str) else at_rate(task, rate)
+        mine = None if isinstance(task, str) else with_number(at_rate(task, rate), preparers)
         return handover.pack(mine, spec if spec.from_outside else None)
 
     return engine.environment() is not None and engine.ranks().guest(handed)

@@ -17,6 +17,7 @@ from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.result import Result
 from covey.run import notebook
+from covey.run.adjusted_task import DataOptions
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
@@ -71,6 +72,7 @@ def fit(
     patience: int | None = None,
     seed: int = 0,
     rate: float = 1.0,
+    preparers: int | None = None,
     threads: int | None = None,
     save: str | os.PathLike[str] | None = None,
     register: str | None = None,
@@ -130,6 +132,7 @@ def fit(
         patience: End the run after this number of scores in a row that are not better than the best.
         seed: The seed of weights, sample orders and all other random numbers.
         rate: A factor on the learning rate of the task.
+        preparers: The number of roles that transform samples for the workers, in place of the task's own number.
         threads: The number of torch threads per worker.
         save: Write the scored model to this safetensors file.
         register: Keep the model, or with `best` the best one, as the next version of this name (docs/store.md).
@@ -183,6 +186,7 @@ def fit(
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),
+        data=DataOptions(preparers=preparers),
         models=RegisterOptions(register=register, store=store),
         lead=LeadOptions(keeper=keeper, standby=standby),
         fault_plan=FaultOptions(faults=faults, spot_trace=spot_trace),
@@ -213,7 +217,7 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: O
             if asked.strategy.composition.mesh:  # the checkpoint decides where its model is cut
                 asked = request(task, strategy, workers, given)
             return heard(replace(asked, options=given, lead=lead), name, RUNNERS[name])
-    if host_only(engine, task, strategy, team.most, given.training.rate):
+    if host_only(engine, task, strategy, team.most, given.training.rate, given.data.preparers):
         raise SystemExit(0)
     with refusing(engine):
         return heard(request(task, strategy, workers, given), given.engine, lambda asked: on_cluster(asked, engine))

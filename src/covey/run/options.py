@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
 from covey.names import meant, option
+from covey.run.adjusted_task import DataOptions
 from covey.run.leading.lead_options import LOCAL, LeadOptions
 from covey.run.option_parts import (
     HERE,
@@ -56,6 +57,7 @@ class Options:
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
     lead: LeadOptions = field(default_factory=LeadOptions)
     fault_plan: FaultOptions = field(default_factory=FaultOptions)
+    data: DataOptions = field(default_factory=DataOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
     models: RegisterOptions = field(default_factory=RegisterOptions)
 
@@ -92,6 +94,7 @@ PARTS: Mapping[str, type[OptionPart]] = {
     "training": TrainingOptions, "copies": CopyOptions,
     "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
     "virtual": VirtualOptions, "checkpoints": CheckpointOptions, "lead": LeadOptions, "fault_plan": FaultOptions,
+    "data": DataOptions,
     "output": OutputOptions, "models": RegisterOptions,
 }  # fmt: skip
 

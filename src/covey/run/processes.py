@@ -200,6 +200,7 @@ def _work(
         strategy=None if asked.spec.from_outside else asked.spec, text=asked.strategy.text,
         workers=len(asked.plan.limits), replicas=asked.deal.workers,
         servers=given.servers, limits=list(plan.limits), seed=given.seed, rate=given.rate,
+        preparers=asked.options.data.preparers,
         threads=asked.threads, budget=asked.budget, contacts=contacts, rows=asked.rows, samples=asked.deal.samples,
         kept=str(kept.resolve()) if kept else "", own_settings=asked.own_settings,
         warm=warm, traced=asked.traced, profiled=asked.options.processes.profiled,

@@ -23,6 +23,7 @@ from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
 from covey.run import checks
+from covey.run.adjusted_task import at_rate, with_number
 from covey.run.best_model import preference
 from covey.run.leading.lead import Lead
 from covey.run.option_parts import BudgetOptions
@@ -37,7 +38,7 @@ from covey.strategy import Plan, Strategy
 from covey.strategy.roles import shown_by_any
 from covey.target import Target
 from covey.task import Task, load_task
-from covey.task.schedule import COUNTED, ScaledRate
+from covey.task.schedule import COUNTED
 
 EPOCHS = 10  # by default how long
 PATIENCE = 100  # epochs after which a run that does not reach its target ends
@@ -100,6 +101,7 @@ def request(
     name = task if isinstance(task, str) else ""
     say = given.output.watcher.say if given.output.watcher else None
     task = load_task(task, say) if isinstance(task, str) else task
+    task = with_number(task, given.data.preparers)
     _check_mesh(chosen, task, given, rows)
     target = target_of(task, given.budget.until) if given.budget.until else None
     task = build.with_rows(task, rows) if rows else task
@@ -123,7 +125,7 @@ def request(
     checks.check_replicas(chosen, team, given)
     least = checks.least_workers(chosen, team, given)
     roles = shown_by_any(chosen.layout(workers, given.training.servers, given.copies.replicas), least)
-    roles = with_preparers(roles, 0 if given.virtual.timing_only else task.preparers, least > 0)
+    roles = with_preparers(roles, task.preparers, least > 0)
     limits = budgets(deal, given.budget)
     if not given.virtual.timing_only:
         build.check_batches(task, deal, limits, chosen.terms.parts)
@@ -193,13 +195,6 @@ def _cut(spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, g
     return settled(spec, chosen, task, workers, deal, counted=simulated, bandwidth=bandwidth, before=before)
 
 
-def at_rate(task: Task, factor: float) -> Task:
-    """The task with its learning rate multiplied by this factor."""
-    if factor == 1:
-        return task
-    return replace(task, rate=ScaledRate(factor, task.rate))
-
-
 def budgets(deal: Shards, given: BudgetOptions) -> tuple[int, ...]:
     """Each worker's own number of steps."""
     if given.steps is not None:
@@ -266,6 +261,7 @@ def _settings(asked: Request) -> dict[str, Any]:
         "compile": task.compile or None,
         "device": task.device,
         "ema": task.ema,
+        "preparers": task.preparers or None,
         "schedule_by": task.schedule_by if task.scheduler is not None else None,
         "until": str(asked.target) if asked.target else None,
         "confirm": budget.confirm if asked.target and budget.confirm > 1 else None,

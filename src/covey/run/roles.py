@@ -23,9 +23,9 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
+from covey.run.adjusted_task import at_rate, with_number
 from covey.run.changed_plan import later, samples_of, take_over
 from covey.run.kept import keep_own_settings, recalled
-from covey.run.request import at_rate
 from covey.servers.preparing import with_preparers
 from covey.spec import Spec
 from covey.strategy import Plan, Strategy
@@ -48,6 +48,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     limits: list[int | None]
     seed: int
     rate: float = 1.0
+    preparers: int | None = None
     threads: int
     budget: int | None = None
     contacts: Contacts
@@ -102,7 +103,8 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         given = handover.opened(handed)
         found = handover.of_memory(given)
         task = load_task(given.file or work.task) if work.task else found.task
-        task = at_rate(task, work.rate if work.task else 1.0)  # a task that was handed over has its rate already
+        if work.task:  # one that was handed over is as the run wants it
+            task = with_number(at_rate(task, work.rate), work.preparers)
         if work.rows:
             task = build.with_rows(task, work.rows, given.rows)
         lines.doing("building the model")

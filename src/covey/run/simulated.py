@@ -26,6 +26,7 @@ from covey.model import build
 from covey.model.private.spent import seeded
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
+from covey.model.stand_in import in_one, stand_in
 from covey.model.threads import one_thread
 from covey.names import option
 from covey.observe.recording import Recorder, joined
@@ -215,8 +216,9 @@ def _maker(asked: Request) -> Callable[[Role], Replica]:
     """What makes the replica of a role, in each of its lives."""
     if asked.options.virtual.timing_only:
         shapes = build.shapes(asked.task)
-        shapes = build.in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
-        return lambda role: build.stand_in(shapes, role.address, role.trains, asked.deal)
+        shapes = in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
+        data = build.timed_data(asked.task, asked.deal)
+        return lambda role: stand_in(shapes, role.address, role.trains, asked.deal, data)
     return lambda role: _of(str(role.address), build.replica)(
         asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
     )

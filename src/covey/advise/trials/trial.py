@@ -35,6 +35,7 @@ EARLY_SHARE = 0.02  # the same where the target takes longer than that, to a los
 EARLIEST, POINTS = 12, 8  # batches to that loss at least; scores on the way
 SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
 BEHIND = 1.3  # times the best so far: the same
+WAITS = 1.05  # times: a step that is not longer than this many of its preparers waits for them
 SCORES = 8  # in a pass over the data: how exactly the moment is known in which a target is reached
 SAMPLES = 3.0  # times those of one worker alone that a run may take in any case: many workers need more of them
 
@@ -98,6 +99,8 @@ class SimulatedTrials:
         mine = [share for name, share in result.roles.items() if name.startswith("worker")]
         seconds = pace.step() or result.seconds / steps
         exchange = seconds * sum(1 - share.compute for share in mine) / len(mine)
+        if seconds < WAITS * self.now.prepared_every:  # workers wait for their batches: exchange is hidden by that
+            exchange = 0.0
         return StepTime(seconds=seconds, exchange=exchange, staleness=result.staleness.mean or 0.0)
 
     def level(self, until: str | None) -> tuple[Level, str | None]:

@@ -28,6 +28,7 @@ ShardSize = Annotated[str, flag("--shard-size", "SIZE", "The size of a shard, ab
 WriteIndex = Annotated[
     bool, flag("--write-index", "", "Write shards.json, with the hashes of what is there.", options.RUN)
 ]
+FIRST = 6  # numbers of an array that are shown
 Sample = Annotated[int, flag("--sample", "N", "Which sample to show.", options.RUN)]
 
 
@@ -89,7 +90,7 @@ def verify(
 
 @options.grouped
 def show(*, place: Place, format: Format = None, sample: Sample = 0, output: options.OutputFlags) -> None:
-    """Show how many shards and samples there are, and the columns of one sample.
+    """Show how many shards and samples there are, and the columns of one sample: kinds, shapes and first values.
 
     covey data show shards
     """
@@ -124,7 +125,11 @@ def _told(data: StoredData) -> dict[str, Any]:
 
 def _kind(value: Any) -> str:
     if hasattr(value, "shape") and value.shape:
-        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+        flat = value.reshape(-1)
+        first = flat[:FIRST].tolist()
+        numbers = ", ".join(f"{number:.4g}" if isinstance(number, float) else str(number) for number in first)
+        more = ", …" if len(flat) > FIRST else ""
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}: {numbers}{more}"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '…'}"
 

@@ -20,9 +20,9 @@ from covey.federated.strategies import FederatedStrategy
 from covey.model import build
 from covey.names import option
 from covey.observe.facts import RunFacts
+from covey.run.adjusted_task import at_rate
 from covey.run.federated.federated_options import PopulationOptions, RoundOptions, read_partition, read_strategy
 from covey.run.options import Options
-from covey.run.request import at_rate
 from covey.run.saving import check_save
 from covey.scoring import target_of
 from covey.simulate.population import Population

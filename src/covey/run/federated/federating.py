@@ -28,6 +28,7 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
+from covey.model.stand_in import in_one, stand_in
 from covey.model.threads import one_thread
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunOrigin
@@ -251,7 +252,7 @@ def service_replicas(asked: FederatedRequest) -> dict[Address, Replica]:
     samples = sum(map(len, asked.samples))
     deal = Shards(samples, 1, task.step_size, seed)
     if asked.options.virtual.timing_only:
-        replica = build.stand_in(build.in_one(build.shapes(task)), COORDINATOR, False, deal)
+        replica = stand_in(in_one(build.shapes(task)), COORDINATOR, False, deal)
     else:
         replica = build.replica(task, COORDINATOR, False, deal, asked.rounds)  # progress is counted in rounds
     return {COORDINATOR: replica, AGGREGATOR: replica}
