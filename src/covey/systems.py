@@ -133,6 +133,12 @@ SYSTEMS: Mapping[str, System] = {
         "Xiang et al. 2022",
         "its choice of adapters, the few parameters that are trained: freeze the others in the model",
     ),
+    "varuna": System(
+        "allreduce with mesh(stage=2, microbatches=4)",
+        None,
+        "Athlur et al. 2022",
+        "its own choice of stages and replicas when machines come and go: end the run, and resume it with another mesh",
+    ),
     "zero1": System("allreduce with mesh(zero=1)", None, "Rajbhandari et al. 2020"),
     "zero2": System("allreduce with mesh(zero=2)", None, "Rajbhandari et al. 2020"),
     "zero3": System("allreduce with mesh(zero=3)", None, "Rajbhandari et al. 2020"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from covey.cli import app
+from covey.model.build import data_of
 from covey.task import load_task
 
 DIGITS = "examples/digits.py"
@@ -25,7 +26,7 @@ def test_pack_show_verify(runner: CliRunner, tmp_path: Path) -> None:
     packed = json.loads((tmp_path / "packed.json").read_text())
     assert packed["format"] == "tar" and packed["shards"] > 2 and packed["samples"] > 1000
     shown = told(runner, "show", place, "--sample", "3")
-    x, y = load_task(DIGITS).data[0][3], load_task(DIGITS).data[1][3]
+    x, y = data_of(load_task(DIGITS))[3]
     first = ", ".join(f"{number:.4g}" for number in x.flatten()[:6].tolist())
     assert f"column x.npy float32 (8, 8): {first}, …" in shown and f"column y.cls int {int(y)}" in shown
     assert "damaged      0" in told(runner, "verify", place)

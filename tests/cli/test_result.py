@@ -93,6 +93,14 @@ def test_old_terminals_get_plain_characters(result: ResultMaker) -> None:
     assert printed(result(), "accuracy:0.9", encoding="ascii").isascii()
 
 
+def test_where_far_data_was_read_is_said(result: ResultMaker) -> None:
+    read = {"backend bytes": 105_000_000, "peer bytes": 1_500_000, "cached bytes": 210_000_000}
+    assert "data       105 MB from the store, 1.5 MB from other hosts, 210 MB from the cache" in printed(
+        result(notes=dict(read))
+    )
+    assert "from the store" not in printed(result())
+
+
 def test_what_auto_chose_is_said(result: ResultMaker) -> None:
     times = {"seconds to exchange dense": 0.4, "seconds to exchange int8": 0.1}
     assert "codec      auto chose int8: 100 ms an exchange, plain 400 ms" in printed(

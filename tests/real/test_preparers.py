@@ -50,6 +50,38 @@ def test_roles_that_import_the_task_have_the_number_of_the_option(tmp_path: Path
     assert [sum(name.startswith("preparer ") for name in one.roles) for one in found] == [0, 2]
 
 
+LOSES_ONE = """
+import os, signal
+from pathlib import Path
+from tests.real.test_preparers import noisy
+from tests.worlds import mlp
+
+LOST, CALLS = Path(__file__).with_name("lost"), [0]
+
+def once(sample):
+    CALLS[0] += 1
+    if CALLS[0] > 60 and not LOST.exists():
+        LOST.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return noisy(sample)
+
+def task(preparers=0):
+    return mlp(samples=100, transform=once, preparers=preparers, warm=False)
+"""
+
+
+@pytest.mark.full
+def test_a_run_that_loses_a_preparer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "loses_one.py"
+    file.write_text(LOSES_ONE)
+    given = {"epochs": 6, "checkpoint": tmp_path / "kept", "every": "100ms", "on_failure": "restart"}
+    found = fit(f"{file}:task(preparers=2)", "allreduce", 2, **given)
+    assert (tmp_path / "lost").exists() and {"preparer 0", "preparer 1"} <= set(found.roles)
+    assert any(event.event == "restart" for event in found.membership or ())
+    whole = fit(f"{file}:task", "allreduce", 2, epochs=6)
+    assert not differing(found.weights, whole.weights) and found.samples == whole.samples
+
+
 def test_a_preparer_that_dies_is_named() -> None:
     with pytest.raises(covey.CoveyError, match="preparer 0"):
         fit(mlp(transform=dying, preparers=1, warm=False), "allreduce", 2, epochs=20)

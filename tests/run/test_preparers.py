@@ -14,6 +14,8 @@ import torch
 import covey
 from covey.data.transformed import transformed
 from covey.errors import PlanError
+from covey.message import Address
+from covey.model import build
 from covey.servers.preparing import PreparedBatch, PrepareRequest, packed, unpacked
 from covey.simulate import BytesPerSecond, Seconds
 from tests.worlds import INSTANT, cloud, mlp, run
@@ -39,6 +41,16 @@ def test_weights_are_the_same_to_the_bit_with_any_number_of_preparers(spec: str)
     asked = [sent for sent in worlds[2].log.sends if isinstance(sent.message, PrepareRequest)]
     assert {str(sent.to) for sent in asked} == {"preparer 0", "preparer 1", "preparer 2"}
     assert not any(isinstance(sent.message, PreparedBatch) and sent.size for sent in worlds[2].log.sends)  # no exchange
+
+
+def test_a_step_whose_batch_did_not_arrive_is_read_anew_after_one_that_did() -> None:
+    task = mlp(samples=50, transform=noisy, batch_size=4, preparers=1)
+    deal = build.shards(task, 1, 0)
+    one, other = (build.replica(task, Address("worker", 0), True, deal, None).batch_source for _ in range(2))
+    assert one.prepare and one.own and one.arrived is not None and other.own
+    one.arrived[0] = one.prepare(0, 0)
+    assert one.own(0).loss == other.own(0).loss
+    assert one.own(1).loss == other.own(1).loss  # which nobody has sent
 
 
 def test_a_sample_has_its_own_chance_in_each_pass() -> None:

@@ -50,9 +50,7 @@ Replicas = Annotated[
     int, flag("--replicas", "R", "How many copies of each server's parameters there are: 1 to 3.", RUN, least=1)
 ]
 _WHERE = f"Where it runs: {', '.join(engines.names())}, or one of yours."
-Preparers = Annotated[
-    int | None, flag("--preparers", "K", "How many roles transform samples for the workers.", RUN, least=0)
-]
+Preparers = Annotated[int | None, flag("--preparers", "K", "How many roles transform samples.", RUN, least=0)]
 Engine = Annotated[str, flag("--engine", "ENGINE", _WHERE, RUN, offered=completion.engines)]
 Seed = Annotated[int, flag("--seed", "SEED", "The seed of all random numbers.", RUN, least=0)]
 Threads = Annotated[int | None, flag("--threads", "T", "Threads of torch in each role.", RUN, least=1)]
@@ -117,6 +115,7 @@ class ChangingTeamFlags(TeamFlags):
 
     workers: WorkersOrRange = "2"  # type: ignore[assignment]  # a flag of its own
     replicas: Replicas = 1
+    preparers: Preparers = None
 
 
 @dataclass(frozen=True, kw_only=True)

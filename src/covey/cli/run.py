@@ -18,7 +18,6 @@ def command(
     task: options.Task,
     team: options.ChangingTeamFlags,
     processes: options.ProcessFlags,
-    preparers: options.Preparers = None,
     link_rate: options.LinkRate = None,
     budget: options.OneRunFlags,
     keeping: options.LedKeepFlags,
@@ -52,7 +51,7 @@ def command(
                 request,
                 lambda watcher: fit(
                     task, team.strategy, parse_workers(team.workers).asked, servers=team.servers,
-                    replicas=team.replicas, preparers=preparers, link_rate=link_rate,
+                    replicas=team.replicas, preparers=team.preparers, link_rate=link_rate,
                     command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                     profiled=profile is not None, **processes.arguments(), **changes.arguments(),
                     **budget.arguments(), **keeping.arguments(), **network.arguments(),

@@ -30,7 +30,7 @@ from covey.model.randomness import seed_torch
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec, pace_of
 from covey.model.slots import buffers_of
-from covey.model.stand_in import Shapes, TimedData
+from covey.model.timed.stand_in import Shapes, TimedData
 from covey.names import option
 from covey.task import Task
 from covey.task.data import Data, check_data

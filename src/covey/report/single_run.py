@@ -71,11 +71,12 @@ def _page(results: Sequence[Result], metric: str) -> Page:
     first, *others = results
     labels = _labels(results)
     cells = [_cells(label, result, metric) for label, result in zip(labels, results, strict=True)]
+    headers = list({name: None for row in cells for name in row})  # a run without far data has fewer
     target = first.reached
     return Page(
         title=" and ".join(labels) if len(labels) < 3 else f"{len(labels)} runs", summary=_summary(first, others),
         metric=metric, target=target.target if target and target.metric == metric else None,
-        headers=list(cells[0]), rows=[list(row.values()) for row in cells],
+        headers=headers, rows=[[row.get(name, Cell("–")) for name in headers] for row in cells],
         runs=[DrawnRun(label, _drawn(result)) for label, result in zip(labels, results, strict=True)],
         command=first.command if not others else "",
         remarks=[line for result in results for line in result.failures[:5]],
@@ -109,8 +110,15 @@ def _cells(label: str, result: Result, metric: str) -> dict[str, Cell]:
         "run": Cell(label), "stopped by": Cell(result.stopped), "time": Cell(format_duration(result.seconds)),
         "samples": Cell(f"{result.samples:,}"), "updates": Cell(f"{result.updates:,}"),
         "sent": Cell(format_bytes(result.traffic.bytes)),
+        **_read(result),
         metric: Cell(f"{scores[-1]:.4g}" if scores else "–"),
     }  # fmt: skip
+
+
+def _read(result: Result) -> dict[str, Cell]:
+    """Bytes of far data, by where they were, in a run that read some."""
+    names = ("backend bytes", "peer bytes", "cached bytes")
+    return {name: Cell(format_bytes(int(result.notes.get(name) or 0))) for name in names if name in result.notes}
 
 
 def _drawn(result: Result) -> Result:

@@ -17,7 +17,6 @@ from covey.engines.entries import ENGINES, HERE, Engine, names
 from covey.errors import PlanError
 from covey.names import option
 from covey.observe.result import Result
-from covey.run.adjusted_task import at_rate, with_number
 from covey.run.options import Options, check
 from covey.run.processes import on_processes
 from covey.run.request import Request
@@ -25,6 +24,7 @@ from covey.simulate import parse_duration
 from covey.spec import Call, SpecError, bind, parse_call, unknown
 from covey.spec.worker_range import WorkerRange
 from covey.task import Task
+from covey.task.adjusted import at_rate, with_number
 
 INSECURE = (
     "what roles say to each other is neither encrypted nor signed; whoever is on this network can read the "

@@ -17,7 +17,6 @@ from covey.observe.instruments import Instrument
 from covey.observe.progress import Watcher
 from covey.observe.result import Result
 from covey.run import notebook
-from covey.run.adjusted_task import DataOptions
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
@@ -35,7 +34,7 @@ from covey.run.option_parts import (
     TrainingOptions,
     VirtualOptions,
 )
-from covey.run.options import Options
+from covey.run.options import DataOptions, Options
 from covey.run.processes import import_ahead, local
 from covey.run.registering.register_options import RegisterOptions
 from covey.run.registering.registration import Registration, origin_of

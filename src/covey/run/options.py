@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NoReturn
 
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
 from covey.names import meant, option
-from covey.run.adjusted_task import DataOptions
 from covey.run.leading.lead_options import LOCAL, LeadOptions
 from covey.run.option_parts import (
     HERE,
@@ -41,6 +41,18 @@ FOR: Mapping[frozenset[Kind], str] = {
     LOCAL: "processes of this machine (the engine local)",
     HERE: "processes of this machine and virtual time (the engines local and simulated)",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataOptions(OptionPart):
+    """Who makes batches of the data."""
+
+    preparers: int | None = None  # in place of the task's own number
+
+    def __post_init__(self) -> None:
+        given = self.preparers
+        if given is not None and (isinstance(given, bool) or not isinstance(given, Integral) or given < 0):
+            raise PlanError(f"{option('preparers', given)}: a whole number is needed, from 0 up")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,6 @@ from covey.observe.progress import Row
 from covey.observe.referee import Referee
 from covey.observe.scoring_steps import ScoringSteps
 from covey.run import checks
-from covey.run.adjusted_task import at_rate, with_number
 from covey.run.best_model import preference
 from covey.run.leading.lead import Lead
 from covey.run.option_parts import BudgetOptions
@@ -38,6 +37,7 @@ from covey.strategy import Plan, Strategy
 from covey.strategy.roles import shown_by_any
 from covey.target import Target
 from covey.task import Task, load_task
+from covey.task.adjusted import at_rate, with_number
 from covey.task.schedule import COUNTED
 
 EPOCHS = 10  # by default how long

@@ -23,7 +23,6 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
-from covey.run.adjusted_task import at_rate, with_number
 from covey.run.changed_plan import later, samples_of, take_over
 from covey.run.kept import keep_own_settings, recalled
 from covey.servers.preparing import with_preparers
@@ -31,6 +30,7 @@ from covey.spec import Spec
 from covey.strategy import Plan, Strategy
 from covey.strategy.roles import shown_by_any
 from covey.task import load_task
+from covey.task.adjusted import at_rate, with_number
 
 
 class RoleWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ from covey.model import build
 from covey.model.private.spent import seeded
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
-from covey.model.stand_in import in_one, stand_in
 from covey.model.threads import one_thread
+from covey.model.timed.stand_in import in_one, stand_in
 from covey.names import option
 from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee

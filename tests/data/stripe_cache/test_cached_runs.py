@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,34 @@ def test_a_second_job_reads_nothing_from_the_source(tmp_path: Path, engine: str)
     assert first["peer bytes"] == 0
     second = run(epochs=1)
     assert second["backend bytes"] == 0 and (second["cached bytes"] or 0) > 0
+
+
+SEEN: list[int] = []
+
+
+def noted(sample: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    SEEN.append(int(sample[0][0]))
+    return sample
+
+
+def test_a_resumed_run_whose_workers_come_and_go_sees_each_sample_of_far_data_once(tmp_path: Path) -> None:
+    x = torch.arange(48.0).repeat(8, 1).T.contiguous()
+    covey.data.pack((x, x[:, :1]), tmp_path / "shards", columns=("x", "y"), shard_bytes=500)
+    data = covey.data.remote(tmp_path / "shards", columns=("x", "y"), cache=tmp_path / "cache")
+    task = covey.Task(
+        model=lambda: nn.Linear(8, 1), data=data, loss=nn.functional.mse_loss, batch_size=4, transform=noted,
+        optimizer=lambda pairs: torch.optim.SGD([parameter for _, parameter in pairs], lr=1e-6),
+    )  # fmt: skip
+
+    def run(workers: str, **given: Any) -> list[int]:
+        SEEN.clear()
+        covey.fit(task, "bsp", workers, engine="simulated", runs=False, scores=0, **given)
+        return list(SEEN)
+
+    before = run("1:2", steps=3, checkpoint=tmp_path / "kept", every="1ms")
+    after = run("1:2", epochs=1, resume=tmp_path / "kept")
+    assert len(set(before)) == 24
+    assert set(before) | set(after) == set(range(48)) and not set(before) & set(after)
 
 
 def test_a_run_tells_nothing_of_what_was_read_before_it(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def _facts(result: Result, target: Target | None, files: Mapping[str, Path | Non
         yield "best", Text(f"{result.best.metric} {number(result.best.value)}, {when}")
     yield "speed", Text(_speed(result))
     yield "traffic", Text(_traffic(result))
+    yield from _read(result.notes)
     if chosen := _chosen(result):
         yield "codec", Text(chosen)
     if result.staleness.mean is not None:
@@ -192,6 +193,14 @@ def _traffic(result: Result) -> str:
         return "nothing was sent"
     pairs = "".join(f"\n{pair} {format_bytes(size)}" for pair, size in traffic.by_role.items())
     return f"{format_bytes(traffic.bytes)} in {_count(traffic.messages, 'message')}{pairs}"
+
+
+def _read(notes: Mapping[str, float | None]) -> Iterable[tuple[str, Text]]:
+    """Where the bytes of far data came from."""
+    sizes = {"the store": "backend bytes", "other hosts": "peer bytes", "the cache": "cached bytes"}
+    told = [f"{format_bytes(int(notes[name] or 0))} from {where}" for where, name in sizes.items() if name in notes]
+    if told:
+        yield "data", Text(", ".join(told))
 
 
 def _chosen(result: Result) -> str:

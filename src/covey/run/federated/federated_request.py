@@ -20,7 +20,6 @@ from covey.federated.strategies import FederatedStrategy
 from covey.model import build
 from covey.names import option
 from covey.observe.facts import RunFacts
-from covey.run.adjusted_task import at_rate
 from covey.run.federated.federated_options import PopulationOptions, RoundOptions, read_partition, read_strategy
 from covey.run.options import Options
 from covey.run.saving import check_save
@@ -28,6 +27,7 @@ from covey.scoring import target_of
 from covey.simulate.population import Population
 from covey.target import Target, parse_target
 from covey.task import Task, load_task
+from covey.task.adjusted import at_rate
 from covey.task.data import check_data
 
 

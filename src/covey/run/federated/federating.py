@@ -28,8 +28,8 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
-from covey.model.stand_in import in_one, stand_in
 from covey.model.threads import one_thread
+from covey.model.timed.stand_in import in_one, stand_in
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunOrigin
 from covey.observe.membership import RoundLog

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from numbers import Integral
+from dataclasses import replace
 
 from covey.errors import PlanError
 from covey.names import option
-from covey.run.option_parts import OptionPart
-from covey.task import Task
+from covey.task.definition import Task
 from covey.task.schedule import ScaledRate
-
-MOST = 10_000  # preparers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataOptions(OptionPart):
-    """Who makes batches of the data."""
-
-    preparers: int | None = None  # in place of the task's own number
-
-    def __post_init__(self) -> None:
-        given = self.preparers
-        if given is not None and (isinstance(given, bool) or not isinstance(given, Integral) or not 0 <= given < MOST):
-            raise PlanError(f"{option('preparers', given)}: a whole number is needed, from 0 to {MOST - 1}")
 
 
 def at_rate(task: Task, factor: float) -> Task:

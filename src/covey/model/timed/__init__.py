@@ -1,0 +1,1 @@
+"""What takes the place of a replica where only time counts?"""
