@@ -87,6 +87,18 @@ def test_rounding_is_right_on_average() -> None:
     assert abs(float(found.mean()) - 0.3) < 0.01 and {*found.tolist()} == {0.0, 1.0}
 
 
+def test_each_step_is_rounded_by_draws_of_its_own_which_all_workers_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, usual = list[tuple[float, ...]](), halp.in_bits
+
+    def noted(offset: Tensor, scale: float, bits: int, draws: Tensor) -> Tensor:
+        drawn.append(tuple(draws.tolist()))
+        return usual(offset, scale, bits, draws)
+
+    monkeypatch.setattr(halp, "in_bits", noted)
+    run(regression()[0], "halp(period=2)", 2, steps=4)
+    assert len(drawn) == 4 * 2 and len({*drawn}) == 4
+
+
 def test_the_first_step_is_one_on_the_full_gradient() -> None:
     """At the centre both gradients of a batch are equal: what is left is the gradient of all samples."""
     task, _ = regression()

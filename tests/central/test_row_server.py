@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from covey.central.cached.cache import ParameterCopy, ReadParameters
-from covey.central.cached.row_server import RowReader, Waiting
+from covey.central.cached.petuum import WorkerClocks
+from covey.central.cached.row_server import ManagedTable, RowReader, Waiting
 from covey.central.cached.rows import Renewed
 from covey.task import Task
 from tests.central.test_bosen import Uneven, pull
@@ -55,6 +56,17 @@ def test_the_longest_waiting_row_comes_first_or_any(policy: str, in_turn: bool) 
     came = [message.rows for at, message in renewed(world, 1) if at < 0.2]
     assert sorted(came) == [[row] for row in range(8)]
     assert (came == sorted(came)) == in_turn
+
+
+def test_what_a_row_was_worth_before_counts_when_it_changes_again() -> None:
+    table = object.__new__(ManagedTable)  # without a run: what a choice looks at, and no more
+    table.policy, table.serial, table.line, table.known = "magnitude", 0, [], {1: RowReader()}
+    table.clocks = WorkerClocks({0: 3, 1: 3})
+    table.miss(1, row=0, worth=0.5)
+    table.miss(1, row=7, worth=0.6)
+    assert table.best() == (1, 7)
+    table.miss(1, row=0, worth=0.2)
+    assert table.best() == (1, 0), "0.7 in all"
 
 
 def test_no_more_leaves_than_the_budget_but_what_the_bound_forces() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,14 @@ def test_one_site_of_all_with_a_plain_mean_is_allreduce() -> None:
 def test_a_site_of_one_worker_is_diloco() -> None:
     ours, theirs = (run(mlp(), spec, 3, steps=5) for spec in ("diloco(period=2, local=1)", "diloco(period=2)"))
     assert ours.trace == theirs.trace
+
+
+def test_a_schedule_goes_by_the_samples_of_all_sites() -> None:
+    asked = list[float]()
+    task = replace(quadratic(samples=96), rate=lambda progress: asked.append(progress) or 1.0)
+    world = run(task, "diloco(period=4, local=2)", 4, steps=6)
+    assert all(replica.progress.seen == world.outcome.samples == 96 for replica in world.workers())
+    assert sorted({round(6 * progress, 6) for progress in asked}) == list(range(6))
 
 
 def test_a_site_counts_once_whatever_its_size() -> None:

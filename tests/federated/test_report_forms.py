@@ -107,6 +107,15 @@ def test_runs_with_structured_updates_learn_and_send_less(strategy: str, numbers
 # -- eSGD -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_low_rank_client_has_other_matrices_in_every_round() -> None:
+    layout = Flat(matrices().model())
+    form = LowRankUpdate(layout.slots, layout.params, 7, 2)
+    change = layout.params.map(torch.randn_like)
+    rounds = ((1, 3), (1, 4), (2, 3))
+    first, later, other = (form.restrict(client, number, change).parts[0] for client, number in rounds)
+    assert not torch.allclose(first, later) and not torch.allclose(first, other)
+
+
 def reports(**settings: Any) -> tuple[ESgdReports, Vector]:
     like = Vector([torch.zeros(40, dtype=torch.float64)])
     return ESgdReports(like, 3, ESgd(**settings)), like
@@ -145,6 +154,13 @@ def test_what_is_not_sent_waits(momentum: float) -> None:
         given += update
     ((held,), _) = form._kept[5]
     assert torch.allclose(total + held.waiting, given, atol=1e-12) == (momentum == 0)
+
+
+def test_what_was_sent_has_no_momentum_left() -> None:
+    form, like = reports(fraction=1.0, momentum=0.5)
+    ones = like.map(torch.ones_like)
+    assert torch.equal(form.encode(0, 0, ones, 1.0).parts[0], ones.parts[0])
+    assert not form.encode(0, 1, like, 1.0).parts[0].any(), "nothing new, and nothing waits"
 
 
 def test_esgd_that_sends_all_is_fedavg() -> None:
