@@ -141,6 +141,18 @@ def test_members_without_samples_left_in_a_pass_serve_on() -> None:
     assert apart(one_pass, run(smaller, "allreduce", 3, steps=None, epochs=1)) < 1e-10
 
 
+def test_a_rate_schedule_counts_what_others_compute_while_a_member_has_no_samples() -> None:
+    asked: set[int] = set()
+
+    def rate(progress: float) -> float:
+        asked.add(round(50 * progress))
+        return 1.0
+
+    given = task(data=tuple(part[:25] for part in IMAGES), batch_size=4, rate=rate)
+    run(given, "local_sgd(period=1) with mesh(replica=1, shard=3, zero=1)", 3, steps=None, epochs=2)
+    assert asked == {0, 12, 24, 25, 37, 49}
+
+
 def test_passes_of_a_group_end_together() -> None:
     group = GroupBatches(Shards(25, 3, 4, seed=0), 3)  # 8, 8 and 9 samples
     steps = group.steps(0)
