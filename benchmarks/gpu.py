@@ -3,8 +3,8 @@
 `python -m benchmarks.gpu` measures one worker against the bare loop: a GPT of 101 million parameters in bf16, compiled,
 with and without CUDA graphs; processes of their own take turns. `python -m benchmarks.gpu exchange` measures two
 workers on one card: steps without any exchange, with one in the background (`adpsgd`), with averages in between
-(`local_sgd`) and with gradients in buckets (`allreduce`), each with copies staged through pinned memory on a stream of
-their own, and as before. Needs one CUDA device.
+(`local_sgd`) and with gradients in buckets (`allreduce`), each with sums by the GPU itself, with copies staged through
+pinned memory, and with memory that is not pinned. Needs one CUDA device.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ ROOT = Path(__file__).parent.parent
 TASK = f"{Path(__file__).with_name('gpu_task.py')}:task"
 WARM_UP = 20  # steps, of a hundred; until then memory is taken, and pinned
 EXCHANGES = {
-    "no exchange": "local_sgd(period=1000000)", "adpsgd": "adpsgd", "local_sgd, every 4 steps": "local_sgd(period=4)",
+    "no exchange": "local_sgd(period=1000000)", "adpsgd": "adpsgd", "local_sgd every 4 steps": "local_sgd(period=4)",
     "allreduce": "allreduce", "allreduce in buckets": "allreduce(bucket=32MB)", "bsp": "bsp",
 }  # fmt: skip
+WAYS = ("", "staged", "unpinned")  # by the GPU; through pinned memory and the processor; the same, not pinned
 
 
 def bare(steps: int) -> None:
@@ -108,16 +109,20 @@ def alone(rounds: int = 2, steps: int = 120, modes: tuple[str, ...] = ("default"
     return rows
 
 
-def exchange(steps: int = 150) -> dict[str, Any]:
-    """Two workers on one card: milliseconds of a step as it is, and as before."""
+def exchange(steps: int = 150, rounds: int = 2, names: str = "", ways: str = "") -> dict[str, Any]:
+    """Two workers on one card: milliseconds of a step, by the way of exchanging."""
     rows: dict[str, Any] = {}
-    for name, strategy in EXCHANGES.items():
-        rows[name] = {}
-        for way in ("", "1") if name != "no exchange" else ("",):
-            command = ["-m", "benchmarks.gpu", "covey", str(steps), strategy, "2"]
-            found, last = timed(command, steps, GPU_PLAIN=way)
-            rows[name]["as before" if way else "staged"] = {"ms": [round(ms, 2) for ms in found], "told": last}
-            print(name, strategy, "as before" if way else "staged", found, last, flush=True)
+    for _ in range(rounds):
+        for name, strategy in EXCHANGES.items():
+            if names and name not in names.split(","):
+                continue
+            for way in WAYS if name != "no exchange" else ("",):
+                if ways and (way or "on the GPU") not in ways.split(","):
+                    continue
+                command = ["-m", "benchmarks.gpu", "covey", str(steps), strategy, "2"]
+                found, last = timed(command, steps, GPU_WAY=way)
+                rows.setdefault(name, {}).setdefault(way or "on the GPU", []).append([round(ms, 2) for ms in found])
+                print(name, strategy, way or "on the GPU", found, last, flush=True)
     return rows
 
 
@@ -133,7 +138,7 @@ if __name__ == "__main__":
             under_covey(int(steps), *more[:1], **({"workers": int(more[1])} if more[1:] else {}))
         case ["own", steps]:
             own_loop(int(steps))
-        case ["exchange"]:
-            print(json.dumps(exchange(), indent=1))
+        case ["exchange", *chosen]:
+            print(json.dumps(exchange(150, 2, *chosen), indent=1))
         case _:
             print(json.dumps(alone(), indent=1))

@@ -1,7 +1,7 @@
 """A GPT on a GPU, for `benchmarks.gpu`: in bf16, compiled or not, with a clock at the beginning of every step.
 
 What it is comes from the environment, because roles are processes of their own: GPU_SHAPE (layers, width, vocabulary,
-length), GPU_BATCH, GPU_COMPILE (a mode, or nothing), GPU_PLAIN (1: exchange as before staging), GPU_CLOCK (a file).
+length), GPU_BATCH, GPU_COMPILE (a mode, or nothing), GPU_WAY (of exchanging: see WAYS); files: GPU_CLOCK, GPU_PROFILE.
 """
 
 from __future__ import annotations
@@ -77,12 +77,31 @@ class Clock:
         self.events.append(torch.cuda.Event(enable_timing=True))
         self.events[-1].record()
         self.wall.append(time.perf_counter())
+        if PROFILE and len(self.events) in (40, 50):
+            profile(len(self.events) == 40)
         if len(self.events) == self.steps and self.file:
             torch.cuda.synchronize()
             pairs = zip(self.events, self.events[1:], strict=False)
             told = {"gpu": [a.elapsed_time(b) for a, b in pairs], "wall": self.wall}
             with open(f"{self.file}.{os.getpid()}", "w") as file:
                 json.dump(told, file)
+
+
+PROFILE = os.environ.get("GPU_PROFILE", "")
+PROFILED: list[Any] = []
+
+
+def profile(begin: bool) -> None:
+    """Ten steps as torch's profiler sees them, in a file."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    if begin:
+        PROFILED.append(profiled(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]))
+        PROFILED[0].start()
+    else:
+        PROFILED[0].stop()
+        PROFILED[0].export_chrome_trace(PROFILE)
 
 
 CLOCK = Clock()
@@ -115,7 +134,14 @@ def as_before() -> None:
     shared_sum.SharedSum.take = lambda self, program, effect: False
 
 
-if os.environ.get("GPU_PLAIN"):
-    as_before()
+def through_the_processor() -> None:
+    """Sum through pinned memory, though the roles are on one GPU."""
+    from covey.engines.gpu.gpu_memory import GpuMemory
+
+    GpuMemory.place = lambda self, parts, group: None  # type: ignore[method-assign]
+
+
+WAYS = {"": lambda: None, "staged": through_the_processor, "unpinned": as_before}
+WAYS[os.environ.get("GPU_WAY", "")]()
 
 task = Task(model=model, data=(texts(),), optimizer=optimizer, step=step, batch_size=BATCH)

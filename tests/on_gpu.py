@@ -2,7 +2,8 @@
 
 Every codec gives the numbers that it gives on the CPU; strategies end with the weights of the CPU; a task whose model
 and data lie on the CPU trains on the card with `device="cuda"`, to the same weights, compiled or not; a model that is
-cut into two processes on one card has the losses and weights of the uncut one. Needs a CUDA device; with `cpu` instead
+cut into two processes on one card has the losses and weights of the uncut one; processes on one card sum there, with
+the bits of the processor. Needs a CUDA device; with `cpu` instead
 of `cuda` it only tries itself.
 """
 
@@ -180,6 +181,12 @@ def shards() -> int:
     return sum(check(f"zero={zero}", apart(one, here), 1e-6) for zero, one in enumerate(found, 1))
 
 
+def sums() -> int:
+    """Sums of processes that share the card, each of which must begin without it."""
+    runs = (subprocess.run([sys.executable, "-m", "tests.gpu_sums", size], check=False) for size in ("2", "3"))
+    return sum(done.returncode for done in runs)
+
+
 def splits() -> int:
     """Layers whose slices live on the card: tensor=2 against one whole model."""
     divided = weights_of("moved", "allreduce with mesh(tensor=2)", 2, 12)[0]
@@ -209,5 +216,5 @@ def pipelines() -> int:
 if __name__ == "__main__":
     os.environ["ON_GPU"] = DEVICE = sys.argv[1] if len(sys.argv) > 1 else DEVICE
     parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "shards": shards}
-    parts |= {"splits": splits, "experts": experts, "pipelines": pipelines}
+    parts |= {"sums": sums, "splits": splits, "experts": experts, "pipelines": pipelines}
     sys.exit(min(1, sum(parts[name]() for name in (sys.argv[2:] or parts))))

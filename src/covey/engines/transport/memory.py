@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from covey.decoding import WireFormat
+from covey.engines.gpu.gpu_memory import GpuMemory
 from covey.engines.transport.semaphore import Semaphore
 from covey.engines.transport.shared_blocks import FileSpan, MappedSpan, SharedBlocks, TensorPlaces
 from covey.engines.transport.shared_segment import SharedSegment
 from covey.errors import WireError
 from covey.message import DTYPES, MAX_HEADER, Address, Header
+from covey.vector import Vector
 
 MOST = 1 << 14  # spans of one role; it grows its memory in few
 
@@ -113,13 +115,19 @@ class HostMemory:
     def __init__(self, me: Address, segment: SharedSegment) -> None:
         self.me, self.segment, self.wakeup = me, segment, segment.wakeup(me)
         self.blocks = SharedBlocks(segment.file(me))
-        self.neighbours = Neighbours(segment)
+        self.neighbours, self.gpu = Neighbours(segment), GpuMemory()
         self.told = False
+
+    def house(self, vector: Vector) -> Vector:
+        """Numbers that stay for the role's life, where others can read them."""
+        self.gpu.keep(vector)
+        return self.blocks.house(vector)
 
     def renew(self, who: Address) -> None:
         """A neighbour was born again."""
         if who in self.neighbours:
             self.neighbours.of(who).renew()
+            self.gpu.renew(who)
             self.blocks.reclaim(who)
 
     def cramped(self) -> str:

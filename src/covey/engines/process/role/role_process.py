@@ -108,7 +108,7 @@ def play(
     stream = lane_of(replica.flat)
     links = lines.open(plan.window, replica.bulk)
     if links.memory:
-        replica.house(links.memory.blocks.house)
+        replica.house(links.memory.house)
     elif WITHOUT:
         lines.line.tell(control.MemoryShort(WITHOUT[0]))
     if plan.allowance:

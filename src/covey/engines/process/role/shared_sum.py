@@ -2,7 +2,8 @@
 
 Small vectors are laid out, and everybody sums them all. Numbers are always added in the order of the group, so all
 members have the same bits. Nobody waits in here: a role that must wait goes on listening until its bell rings. Those of
-a GPU are brought into that memory, which it reaches by itself, and back.
+roles on one GPU are summed there, in place (`gpu_memory.py`); those of several GPUs are brought into shared memory and
+back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import torch
 from torch import Tensor
 
 from covey.decoding import WireFormat
+from covey.engines.gpu.cuda_driver import CudaRefused
+from covey.engines.gpu.gpu_memory import GpuPlaces, OnGpu, one_card
+from covey.engines.process.role.add_up import add_up
 from covey.engines.process.role.native_sums import Group, PendingSum, SumDone
 from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.shared_blocks import TensorPlace, TensorPlaces, rounded
@@ -31,7 +35,6 @@ from covey.program import Collective
 from covey.vector import chunk
 
 HEAD = 64  # bytes in front of what is laid out
-STRETCH = 128 << 10  # numbers that are summed in one go: they stay in the processor's own memory
 LAYOUTS = 64  # sizes of sums whose places are remembered
 SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
 
@@ -45,6 +48,7 @@ class SumOffer(msgspec.Struct, array_like=True, frozen=True):
 
     places: TensorPlaces | None
     share: float
+    gpu: GpuPlaces | None = None
 
 
 _share = Struct("<d")
@@ -170,34 +174,74 @@ class SharedSum:
     def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
         """Every member sums its slice of all, then takes the others' slices. If one has no room, none does."""
         yield self.readers
-        blocks = self.memory.blocks
-        places = blocks.place_tensors(self.me, parts, lent=True)
+        others, blocks = tuple(who for who in group if who != self.me), self.memory.blocks
+        own = self.memory.gpu.place(parts, group)
+        places = None if own else blocks.place_tensors(self.me, parts, lent=True)
         try:
-            return (yield from self._in_place(parts, group, SumOffer(places, share)))
+            offers = yield from self._offers(parts, group, SumOffer(places, share, own.told if own else None))
+            if own and one_card([offer.gpu for offer in offers]):
+                theirs = yield from self._opened(parts, group, own, offers)
+                if theirs is not None:
+                    return (yield from self._in_place(parts, group, theirs, offers))
+            if any(offer.gpu for offer in offers):  # not all can read it there, so nobody does
+                yield self._tell(others)
+                places = places or blocks.place_tensors(self.me, parts, lent=True)
+                offers = yield from self._offers(parts, group, SumOffer(places, share))
+            if any(offer.places is None for offer in offers):
+                yield self._tell(others)
+                return False
+            theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
+            return (yield from self._in_place(parts, group, theirs, offers))
         finally:
             blocks.take_back(places)
 
-    def _in_place(self, parts: list[Tensor], group: Group, offer: SumOffer) -> Steps:
-        """The same, with one's own numbers where the others can read them."""
-        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
+    def _offers(self, parts: list[Tensor], group: Group, mine: SumOffer) -> Generator[Group, None, list[SumOffer]]:
+        """Say where one's numbers are, when they have come there, and hear where those of all are."""
         arrival(parts, 0)
-        self._lay_out(offer)
-        yield self._tell(others)
-        offers = [self._offer_of(who) for who in group]
-        if any(offer.places is None for offer in offers):
-            yield self._tell(others)
-            return False
-        theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
+        self._lay_out(mine)
+        yield self._tell(tuple(who for who in group if who != self.me))
+        return [self._offer_of(who) for who in group]
+
+    def _opened(
+        self, parts: list[Tensor], group: Group, own: OnGpu, offers: list[SumOffer]
+    ) -> Generator[Group, None, list[list[Tensor]] | None]:
+        """The numbers of all on their common GPU; None if a member cannot reach those of another, which all hear of."""
+        try:
+            theirs = [
+                own.tensors if who == self.me else self.memory.gpu.tensors(who, offer.gpu, parts)
+                for who, offer in zip(group, offers, strict=True)
+                if offer.gpu
+            ]
+        except CudaRefused:
+            theirs = None
+        if not any(offer.gpu.fresh for offer in offers if offer.gpu):
+            if theirs is None:
+                raise WireError(f"{self.me} cannot open memory of its GPU that it could open before")
+            return theirs
+        yield self._tell(tuple(who for who in group if who != self.me))
+        found = SumOffer(None, 0, own.told if theirs is not None else None)
+        if all(offer.gpu for offer in (yield from self._offers(parts, group, found))):
+            return theirs
+        self.memory.gpu.apart.add(group)
+        return None
+
+    def _in_place(
+        self, parts: list[Tensor], group: Group, theirs: list[list[Tensor]], offers: list[SumOffer]
+    ) -> Steps:  # fmt: skip
+        """The same, with everybody's numbers where all can read them."""
+        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
         mine, shares = theirs[me], [offer.share for offer in offers]
         for part, *tensors in zip(mine, *theirs, strict=True):
             start, stop = chunk(part.numel(), size, me)
             add_up([tensor[start:stop] for tensor in tensors], shares, part[start:stop], group)
+        arrival(mine, 0)
         yield self._tell(others)
         for place in (*range(me, size), *range(me)):  # not all from the same one first
             for part, theirs_there in zip(parts, theirs[place], strict=True):
                 start, stop = chunk(part.numel(), size, place)
                 if part.data_ptr() != theirs_there.data_ptr():  # what one has summed oneself may be in place
                     part[start:stop].copy_(theirs_there[start:stop])
+        arrival(mine, 0)
         yield self._tell(others)  # no member changes its numbers before all have taken them
         return True
 
@@ -228,59 +272,3 @@ class SharedSum:
             raise WireError(f"{who} sums a vector that is not where it says")
         memory = self.memory.blocks if who == self.me else self.memory.neighbours.of(who)
         return memory.region(place.span).tensor(place.offset, part.dtype, part.numel())
-
-
-def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group) -> None:
-    """Add shares up in the order of the group; `into` may be one of those given. NaN and infinite values are refused.
-
-    Each number is treated alike wherever it lies, so that the pieces in which vectors come do not matter. Equal shares
-    are taken of the sum, which is faster; but not in float16, whose largest number is 65,504: there the sum of what
-    each of them could hold may be too large.
-    """
-    room = torch.empty(min(STRETCH, into.numel()), dtype=into.dtype) if len(given) > 2 else into
-    narrow = into.dtype == torch.float16
-    alike = shares[0] if all(share == shares[0] for share in shares) and not narrow else None
-    whole = into.numel() <= STRETCH  # a small sum is not cut: each cut would take longer than its additions
-    for start in range(0, into.numel(), STRETCH):
-        pieces = given if whole else [tensor[start : start + STRETCH] for tensor in given]
-        total = into if whole else into[start : start + STRETCH]
-        if narrow:  # so that a report can name who contributed NaN or infinity, or say that only the sum has none
-            pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
-        both = zip(pieces, shares, strict=True)
-        counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
-        _add(counted, room if whole else room[: total.numel()], total)
-        if alike not in (None, 1):
-            total.mul_(alike)
-        if total.is_floating_point() and not math.isfinite(total.sum()):
-            check_numbers(pieces, total, group)
-
-
-def _times(piece: Tensor, share: float) -> Tensor:
-    return piece if share == 1 else piece * share
-
-
-def _add(pieces: list[Tensor], room: Tensor, into: Tensor) -> None:
-    """Add one after the other; only the last result is written where one of them may lie."""
-    total, *others = pieces
-    for piece in others[:-1]:
-        total = torch.add(total, piece, out=room)
-    if others:
-        torch.add(total, others[-1], out=into)
-    else:
-        into.copy_(total)  # as it is: to add it to nothing would turn -0 into 0
-
-
-def check_numbers(given: list[Tensor], total: Tensor, group: Group) -> None:
-    """Refuse a sum with NaN or infinite values; of one's own, only the total may be left."""
-    own_last = sorted(zip(group, given, strict=True), key=lambda pair: pair[1].data_ptr() == total.data_ptr())
-    for who, numbers in own_last:
-        if not numbers.isfinite().all():
-            raise WireError(
-                f"{who} brought NaN or infinite numbers to a sum, which would spoil all others: its training has "
-                "diverged; try a smaller learning rate, or clip_norm in the task"
-            )
-    if not total.isfinite().all():
-        raise WireError(
-            f"the sum of what {len(group)} roles brought is more than {str(total.dtype).removeprefix('torch.')} can "
-            "hold: train in float32 or bfloat16, try a smaller learning rate, or clip_norm in the task"
-        )

@@ -1,0 +1,1 @@
+"""How do roles on one GPU read each other's tensors?"""
