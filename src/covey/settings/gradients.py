@@ -25,8 +25,8 @@ class GradientPresence:
 
     def absent(self, optimizer: Optimizer) -> tuple[int, ...]:
         """(After backward) The places of parameters that the optimizer would step and that have no gradient."""
-        found = []
-        for parameter in _stepped(optimizer):
+        found, places = [], self.places
+        for parameter in [one for one in _stepped(optimizer) if one.grad is None or id(one) not in places]:
             place = self.places.get(id(parameter))
             if place is None:
                 if parameter.requires_grad and id(parameter) in self.names:

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 
 from covey.errors import PlanError
 from covey.run.own_loop.loading import Sizes, watch
-from covey.run.own_loop.trained import parameters_of
 from covey.task.arguments import describe
 
 
@@ -147,13 +146,19 @@ def watching(models: tuple[torch.nn.Module, ...], counts: LoaderCounts) -> list[
 
 def lacks_gradient(optimizer: Optimizer) -> bool:
     """Whether something needs a gradient, and nothing has one."""
-    trained = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
-    return bool(trained) and all(parameter.grad is None for parameter in trained)
+    found = False
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:  # the first one usually has a gradient, and that is enough
+            if parameter.requires_grad:
+                if parameter.grad is not None:
+                    return False
+                found = True
+    return found
 
 
 def warn_without_gradient(optimizer: Optimizer) -> None:
     """Warn where a step would change nothing."""
-    if all(parameter.grad is None for parameter in parameters_of(optimizer)):
+    if all(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
         warnings.warn(
             "member.step: no parameter of the optimizer has a gradient, so this step trains nothing; call "
             "loss.backward() before it, with a loss that is not detached from the model",

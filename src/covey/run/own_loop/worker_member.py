@@ -80,6 +80,7 @@ class WorkerMember(Member):
 
     def __enter__(self) -> Member:
         super().__enter__()
+        self._parameters = [parameter for each in self.models for parameter in each.parameters()]
         if self.rank:  # the models are made: from here on what each worker draws is its own
             seed_all(seed_of(self.seed, self.rank, 0))
         self._turns.start(self._open, lambda: self._verdicts.put(None))
@@ -110,8 +111,9 @@ class WorkerMember(Member):
         """With one optimizer, of everything: what it does not step has no gradient either."""
         if len(self.optimizers) > 1:
             return super()._zero_grad(optimizers)
-        for model in self.models:
-            model.zero_grad()
+        for parameter in self._parameters:  # as model.zero_grad() does, which looks for them in all modules each time
+            if parameter.grad is not None:
+                parameter.grad = None
 
     def keep(self, *things: Stateful) -> None:
         super().keep(*things)
@@ -247,6 +249,8 @@ class WorkerMember(Member):
     def _set_aside(self, chosen: Optimizer) -> list[tuple[nn.Parameter, Tensor | None]]:
         """Gradients of parameters that another optimizer steps wait for that optimizer's step."""
         others = [each for each in self.optimizers if each is not chosen]
+        if not others:
+            return []
         mine = {id(parameter) for parameter in parameters_of(chosen)}
         found = [(p, p.grad) for each in others for p in parameters_of(each) if id(p) not in mine]
         for parameter, _ in found:

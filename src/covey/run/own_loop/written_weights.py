@@ -41,7 +41,8 @@ class WrittenWeights:
             for part in layout.params.parts
         ]  # fmt: skip
         self._left: list[Tensor] = []  # empty: nothing to compare with
-        self._addresses: dict[str, int] = {}
+        self._parameters = [*layout.parameters.values()]
+        self._addresses: list[int] = []
         self._steps = 0
 
     def note(self) -> None:
@@ -52,21 +53,23 @@ class WrittenWeights:
             self._left = []
         else:
             self._left = self._sample()
-        self._addresses = {name: parameter.data_ptr() for name, parameter in self._layout.parameters.items()}
+        self._addresses = [parameter.data_ptr() for parameter in self._parameters]
 
     def check(self) -> str | None:
         """The name of a parameter that the loop has written into; one that is another tensor now is refused."""
-        for name, parameter in self._layout.parameters.items():
-            if self._addresses.get(name, parameter.data_ptr()) != parameter.data_ptr():
-                raise PlanError(
-                    f"the loop replaced the tensor of parameter {name!r} after covey.join (model.to, model.half, "
-                    "parameter.data = …): convert the model before covey.join, and write with parameter.data.copy_(…)"
-                )
+        now = [parameter.data_ptr() for parameter in self._parameters]
+        if self._addresses and now != self._addresses:
+            both = zip(self._layout.parameters, now, self._addresses, strict=True)
+            name = next(name for name, address, before in both if address != before)
+            raise PlanError(
+                f"the loop replaced the tensor of parameter {name!r} after covey.join (model.to, model.half, "
+                "parameter.data = …): convert the model before covey.join, and write with parameter.data.copy_(…)"
+            )
         if not self._left:
             return None
-        for part, (before, now) in enumerate(zip(self._left, self._sample(), strict=True)):
-            if not torch.equal(before, now):
-                differs = before.ne(now) & ~(before.isnan() & now.isnan())
+        for part, (before, found) in enumerate(zip(self._left, self._sample(), strict=True)):
+            if not torch.equal(before, found):
+                differs = before.ne(found) & ~(before.isnan() & found.isnan())
                 if differs.any():
                     return self._name(part, int(self._sampled[part][differs][0]))
         return None
