@@ -6,6 +6,7 @@ device: then a scale that is not finite says that its block was refused, and its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from covey.exchange.kernels import chance, gpu_flat, gpu_rows, plain
 from covey.exchange.kernels.plain_levels import parted
 
 SMALL, TILE, ROWS, PIECES = 8192, 4096, 2048, 4096
+COPIED = 512  # scales that the processor looks at itself
 PEAK, NORM, MOMENTS, SIDES = 0, 1, 2, 3
 EXACT = {"enable_fp_fusion": False}  # a*b+c in two roundings, as on the CPU: the codes are the same
 
@@ -36,8 +38,17 @@ class GpuBlocks:
         self.even = self.wide == self.size and self.size >= 32
         self.one = self.many == 1
         self.scales = x.new_empty((self.many, 2) if kind == SIDES else (self.many,))
+        self._copied: tuple[Tensor, torch.cuda.Event] | None = None
         if not self.small:
             self._survey(kind, clip)
+            self._copy_scales()
+
+    def _copy_scales(self) -> None:
+        """Few scales are on their way to the processor while codes are made: nobody waits for both in turn."""
+        if self.count and self.scales.numel() <= COPIED:
+            there = torch.empty(self.scales.shape, dtype=self.scales.dtype, pin_memory=True)
+            there.copy_(self.scales, non_blocking=True)
+            self._copied = there, torch.cuda.current_stream(self.x.device).record_event()
 
     def _survey(self, kind: int, clip: float) -> None:
         piece = max(TILE, triton.next_power_of_2(-(-self.size // PIECES)))
@@ -72,6 +83,11 @@ class GpuBlocks:
 
     def check(self, decode: Callable[[Tensor], Tensor]) -> None:
         """Raise if a block was refused, after taking the others' codes back: residual + dec - x is what it was."""
+        if self._copied is not None:
+            there, came = self._copied
+            came.synchronize()
+            if all(map(math.isfinite, there.view(-1).tolist())):
+                return
         fine = torch.isfinite(self.scales)
         if bool(fine.all()):
             return

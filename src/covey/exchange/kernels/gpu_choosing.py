@@ -14,6 +14,8 @@ from torch import Tensor
 from covey.exchange.kernels import chance, gpu_choice, gpu_top, plain, plain_choice
 
 TILE, WIDE, SAMPLE, DRAWN, COUNT = 2048, 32, 16384, 128, 2048
+SPAN, SPAN_WARPS = 8192, 8
+DIGITS = ((23, 8), (15, 8), (7, 8), (0, 7))  # shift and bits, from the highest on
 TABLES = (8192, 2048 + 4096, 4)  # the sample's sizes, the digits of candidates, and the floor
 TAKE_WARPS, ORDER_WARPS, COUNT_WARPS, FLOOR_WARPS = 1, 4, 4, 8
 
@@ -119,19 +121,21 @@ def _refuse(x: Tensor, residual: Tensor | None, taken: Taken, zeroed: bool) -> N
 def select(x: Tensor, residual: Tensor | None, threshold: float, wait: bool = True) -> tuple[Tensor, Tensor]:
     room = x.numel() // 16 + 1024  # most choices are smaller
     taken = _take(x, residual, threshold, room, True, _zeros(x))
+    told = torch.zeros(2, dtype=torch.float64, pin_memory=True)  # which the kernel writes itself
     out = torch.empty(room, dtype=torch.int32, device=x.device), x.new_empty(room)
     if taken.groups:
         gpu_choice.put_in_order[(taken.groups,)](
-            taken.pool, taken.indices, taken.values, *taken.of_tiles, taken.many, taken.tops, taken.told, *out, room,
+            taken.pool, taken.indices, taken.values, *taken.of_tiles, taken.many, taken.tops, told, *out, room,
             taken.tiles, taken.groups, taken.each, WIDE, num_warps=ORDER_WARPS,
         )  # fmt: skip
     if not wait:
         return out
-    many, top, _, _ = taken.told.tolist()
+    torch.cuda.current_stream(x.device).synchronize()
+    many, top = told.tolist()
     if not top < float("inf"):
         _refuse(x, residual, taken, zeroed=True)
     if many <= room:
-        return out[0][: int(many)].clone(), out[1][: int(many)].clone()
+        return out[0][: int(many)], out[1][: int(many)]
     if residual is None:
         return plain_choice.select(x, None, threshold)
     taken.put_back(residual)
@@ -184,7 +188,9 @@ def _top(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int, wai
         _refuse(x, residual, taken, zeroed=False)
     if stands:
         return out
-    chosen = _otherwise(source, None, k, rounds, seed)  # by now the residual holds v
+    if not rounds:  # by now the residual holds v
+        return _largest(source, k, zero=residual is not None)
+    chosen = _otherwise(source, None, k, rounds, seed)
     return chosen if residual is None else _left(residual, chosen)
 
 
@@ -210,3 +216,24 @@ def _chosen(
         num_warps=ORDER_WARPS,
     )  # fmt: skip
     return out
+
+
+def _largest(v: Tensor, k: int, zero: bool) -> tuple[Tensor, Tensor]:
+    """The k largest |v| (ties: the lowest index) in index order, as indices and values; `zero` takes them out of v."""
+    assert 0 < k <= v.numel() < 2**31 - SPAN, f"{k} of {v.numel()} numbers"
+    tiles = -(-v.numel() // SPAN)
+    tables = torch.zeros((len(DIGITS), 1 << 8), dtype=torch.int32, device=v.device)
+    state = torch.zeros(2, dtype=torch.int32, device=v.device)
+    state[1:].fill_(k)
+    for table, (shift, bits) in zip(tables, DIGITS, strict=True):
+        gpu_top.count_digits[(tiles,)](
+            v, table, state, v.numel(), shift, bits, shift == DIGITS[0][0], SPAN, num_warps=SPAN_WARPS
+        )
+        gpu_top.settle_digit[(1,)](table, state, shift, bits, num_warps=SPAN_WARPS)
+    marks = torch.empty(tiles, dtype=torch.int64, device=v.device)
+    gpu_top.mark[(tiles,)](v, state, marks, v.numel(), SPAN, num_warps=SPAN_WARPS)
+    indices, values = torch.empty(k, dtype=torch.int32, device=v.device), v.new_empty(k)
+    gpu_top.emit[(tiles,)](
+        v, state, marks, marks.cumsum(0), indices, values, v.numel(), zero, SPAN, num_warps=SPAN_WARPS
+    )
+    return indices, values

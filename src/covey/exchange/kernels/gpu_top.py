@@ -3,7 +3,8 @@
 
 A sample gives a floor that somewhat more than k numbers reach, and the k-th of them is not far above it: a radix select
 over what they exceed the floor by finds it in two rounds, or gives up. From it follow two limits: all that reach the
-upper count, and of those between both a run.
+upper count, and of those between both a run. Where it gives up, a radix select over all numbers follows: four passes
+count digits of 8 bits, and two more write the chosen ones in the order of their indices.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def coarse(above):
 @triton.jit(do_not_specialize=["rank", "room"])
 def histogram(values, pool, floor, table, rank, room, LAST: tl.constexpr, TILE: tl.constexpr):
     """How often each first digit occurs among the candidates, or each last one of those that have the right first."""
-    begin, many = tl.program_id(0) * TILE, tl.minimum(tl.load(pool), room)
-    if begin < many:
+    begin, many = tl.program_id(0) * TILE, tl.load(pool)
+    if (begin < many) & (many <= room):  # what does not fit is not judged
         at = begin + tl.arange(0, TILE)
         here = at < many
         above = sized(tl.load(values + at, mask=here, other=0.0)) - tl.load(floor)
@@ -174,3 +175,62 @@ def hand_out(
             if KEEP:
                 tl.store(r + index, tl.zeros((TILES, WIDE), tl.float32), mask=chosen)
             reached += wide(tl.sum(mine, axis=1))
+
+
+# -- any numbers, whatever their distribution: a radix select over all of them, digit by digit ------------------------
+
+
+@triton.jit(do_not_specialize=["n"])
+def count_digits(v, table, state, n, SHIFT: tl.constexpr, BITS: tl.constexpr, FIRST: tl.constexpr, TILE: tl.constexpr):
+    """How often each digit occurs among the sizes that begin with the bits found so far."""
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    here = at < n
+    size = sized(tl.load(v + at, mask=here, other=0.0))
+    if not FIRST:
+        here &= (size >> (SHIFT + BITS)) == (tl.load(state) >> (SHIFT + BITS))
+    digit = (size >> SHIFT) & ((1 << BITS) - 1)
+    counted = tl.histogram(digit, 1 << BITS, mask=here)
+    tl.atomic_add(table + tl.arange(0, 1 << BITS), counted, mask=counted > 0, sem="relaxed")
+
+
+@triton.jit
+def settle_digit(table, state, SHIFT: tl.constexpr, BITS: tl.constexpr):
+    """Add the digit of the k-th largest to the bits found so far; `state` is these, and its rank behind them."""
+    digit, rank = pick(table, tl.load(state + 1), 1 << BITS)
+    tl.store(state, tl.load(state) | (digit << SHIFT))
+    tl.store(state + 1, rank)
+
+
+@triton.jit
+def packed(size, here, least):
+    """1 in the upper half of a word for what is larger than the k-th, 1 in the lower for its equals."""
+    return (((size > least) & here).to(tl.int32) << 16) | ((size == least) & here).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["n"])
+def mark(v, state, marks, n, TILE: tl.constexpr):
+    """How many of a tile are larger, and equal."""
+    tile = tl.program_id(0)
+    at = tile * TILE + tl.arange(0, TILE)
+    found = tl.sum(packed(sized(tl.load(v + at, mask=at < n, other=0.0)), at < n, tl.load(state)))
+    tl.store(marks + tile, ((found >> 16).to(tl.int64) << 32) | (found & 0xFFFF).to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["n"])
+def emit(v, state, marks, sums, indices, values, n, ZERO: tl.constexpr, TILE: tl.constexpr):
+    """Each chosen one to its place; equals of the k-th by their indices, until there are enough."""
+    tile = tl.program_id(0)
+    at = tile * TILE + tl.arange(0, TILE)
+    number = tl.load(v + at, mask=at < n, other=0.0)
+    least, need = tl.load(state), tl.load(state + 1).to(tl.int64)
+    found = packed(sized(number), at < n, least)
+    before = tl.load(sums + tile) - tl.load(marks + tile)
+    inside = tl.cumsum(found, 0) - found
+    larger = (before >> 32) + (inside >> 16).to(tl.int64)
+    equal = (before & 0xFFFFFFFF) + (inside & 0xFFFF).to(tl.int64)
+    chosen = ((found >> 16) != 0) | ((found != 0) & (equal < need))
+    to = larger + tl.minimum(equal, need)
+    tl.store(indices + to, at, mask=chosen)
+    tl.store(values + to, number, mask=chosen)
+    if ZERO:
+        tl.store(v + at, tl.zeros((TILE,), tl.float32), mask=chosen)
