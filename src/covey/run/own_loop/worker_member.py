@@ -79,8 +79,8 @@ class WorkerMember(Member):
         )
 
     def __enter__(self) -> Member:
-        super().__enter__()
         self._parameters = [parameter for each in self.models for parameter in each.parameters()]
+        super().__enter__()
         if self.rank:  # the models are made: from here on what each worker draws is its own
             seed_all(seed_of(self.seed, self.rank, 0))
         self._turns.start(self._open, lambda: self._verdicts.put(None))
