@@ -87,6 +87,11 @@ class _GatheredRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph; this gradient is of all workers' losses, without their graphs
+            raise PlanError(
+                "member.gather: no gradient of a gradient flows through gathered rows (create_graph=True, as for a "
+                "gradient penalty): compute it from this worker's own rows, before member.gather"
+            )
         # A gradient counts by its worker's samples when all are averaged, and so must its way to other workers' rows.
         weight = ctx.group.weight()
         came = ctx.group.swap(ctx.number + 1, (grads[0] * weight).split(ctx.sizes))
