@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -221,6 +222,16 @@ def test_a_task_file_is_a_module_with_its_folder_on_the_path(file: Path) -> None
     assert task.batch_size == 5
     assert module.late() == 0.5
     assert module.Net.__module__ == module.__name__
+
+
+def test_a_file_that_was_changed_within_a_second_is_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    os.utime(file, (1, 1))
+    assert load_task(str(file)).batch_size == 8
+    file.write_text(file.read_text().replace("batch_size=8", "batch_size=7"))
+    os.utime(file, (1, 1))
+    assert load_task(str(file)).batch_size == 7
+    assert not (file.parent / "__pycache__").exists()
 
 
 @pytest.mark.parametrize(

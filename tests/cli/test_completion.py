@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -64,6 +65,6 @@ def test_names_that_others_may_bring_are_not_refused_early(monkeypatch: pytest.M
         completion.check_names(parse(known))
     with pytest.raises(SpecError):
         completion.check_names(parse("mine"))
-    monkeypatch.setattr(completion, "entry_points", lambda group: ["somebody's"])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ["somebody's"])
     completion.check_names(parse("mine"))
     check_names("theirs", [Path("plugin.py")])

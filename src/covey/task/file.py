@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from covey.errors import PlanError
 from covey.names import task_name
@@ -80,6 +80,13 @@ def _split(where: str) -> tuple[Path, str, str | None]:
     return path, name, arguments
 
 
+class UncachedFile(SourceFileLoader):
+    """A source file as it is now: one that was compiled before is known again by its second and its size alone."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def import_file(path: Path) -> ModuleType:
     """Run the file as a module of its own; what it raises goes to the user as it is."""
     if not path.is_file():
@@ -93,7 +100,7 @@ def import_file(path: Path) -> ModuleType:
     name = f"{TASK_MODULE}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # it stays, for what the user's functions import later
-    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    spec = spec_from_loader(name, UncachedFile(name, str(path)))
     assert spec is not None and spec.loader is not None, "a source file always has a loader"
     module = sys.modules[name] = module_from_spec(spec)
     try:
