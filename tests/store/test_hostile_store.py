@@ -1,4 +1,4 @@
-"""Whoever can write into the folder of a store decides neither what covey runs nor which files it touches."""
+"""Whoever can write into a store does not decide which files covey touches, nor, unseen, which code it imports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from covey.cli import app
 from covey.errors import CoveyError, PlanError
+from covey.store.export.loaded import load_version
 from covey.store.model_store import ModelStore
+from covey.store.task_code import task_of
 from covey.store.versions import check_name, parse_reference
 from tests.store.stored import origin, register, weights
 
@@ -200,3 +204,68 @@ def test_text_of_a_store_cannot_move_a_terminal(tmp_path: Path) -> None:
     version = register(tmp_path, metrics={"\x1b[2J": 1.0})
     shown: Any = printable("  ".join(version.metrics))
     assert "\x1b" not in shown
+
+
+RAN = "the code ran"
+CODE = f"print({RAN!r})\nraise SystemExit(3)\n"
+
+
+@pytest.mark.parametrize("way", ["plain", "link", "dots", "through a link of the store"])
+@pytest.mark.parametrize("words", [["serve", "digits", "--port", "0", "--no-record"], ["models", "export", "digits"]])
+def test_code_inside_a_store_is_not_imported(tmp_path: Path, words: list[str], way: str) -> None:
+    folder = tmp_path / "store"
+    inside = folder / "tensors" / "t.py"
+    named = {"link": tmp_path / "t.py", "dots": tmp_path / "x" / ".." / "store" / "tensors" / "t.py"}.get(way, inside)
+    register(folder, task=f"{named}:task")
+    inside.write_text(CODE)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "t.py").symlink_to(inside)
+    (tmp_path / "way").symlink_to(folder)
+    store = tmp_path / "way" if way == "through a link of the store" else folder
+    more = ["--onnx", str(tmp_path / "x.onnx")] if words[0] == "models" else []
+    done = CliRunner().invoke(app, [*words, *more, "--store", str(store)])
+    assert done.exit_code == 2 and f"{named}:task is inside the store" in done.output and RAN not in done.output
+
+
+@pytest.mark.parametrize("place", ["", "index.sqlite"])
+@pytest.mark.parametrize("why", ["belongs to another user", "can be written by other users"])
+def test_a_store_of_others_needs_a_task_that_a_person_names(tmp_path: Path, place: str, why: str) -> None:
+    store, named = ModelStore(tmp_path / "store"), str(tmp_path / "t.py")
+    version = register(store.folder, task=named)
+    assert task_of(store, version) == named
+    if why.startswith("belongs") and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    if why.startswith("belongs"):
+        os.chown(store.folder / place, 65534, -1)
+    else:
+        (store.folder / place).chmod(0o775)
+    with pytest.raises(PlanError, match=f"{store.folder / place} {why}.*--task FILE"):
+        task_of(store, version)
+    assert task_of(store, version, "mine.py") == "mine.py"
+
+
+@pytest.mark.parametrize("named", ["t.py", "../t.py:task", "/\x1b[2J.py", "/a\n.py"])
+def test_a_task_that_covey_never_wrote_is_refused(tmp_path: Path, named: str) -> None:
+    with pytest.raises(PlanError, match="is no task that covey has written there"):
+        task_of(ModelStore(tmp_path), register(tmp_path, task=named))
+
+
+def test_the_file_that_an_index_names_is_told_before_it_is_imported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, named, heard = ModelStore(tmp_path / "store"), tmp_path / "t.py", []
+    named.write_text(CODE)
+    version = register(store.folder, task=str(named))
+    with pytest.raises(PlanError, match=r"called sys.exit\(3\)"):
+        load_version(store, version, say=lambda line: heard.append((line, capfd.readouterr().out)))
+    assert heard == [(f"importing {named}, which the index of {store.folder} names for digits:1", "")]
+    assert RAN in capfd.readouterr().out
+
+
+def test_a_new_store_can_be_written_by_its_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        store = ModelStore(tmp_path / "store")
+        assert task_of(store, register(store.folder, task="/t.py")) == "/t.py"
+    finally:
+        os.umask(before)

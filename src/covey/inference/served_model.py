@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from covey.errors import PlanError
 from covey.inference.schema import InputSchema
-from covey.store.export.loaded import load_file, load_version, task_inputs
+from covey.store.export.loaded import load_file, load_version, task_inputs, task_told
 from covey.store.model_store import ModelStore
 from covey.task import Task
 
@@ -69,6 +69,13 @@ class ServedModel:
         example = self.example()
         self(example)
         return InputSchema.of(example)
+
+
+def tell_of_code(place: ModelPlace, say: Callable[[str], None]) -> None:
+    """Say which file will be imported that a store's index names; refused if others may have written the index."""
+    if place.version:
+        store = ModelStore(Path(place.store))
+        task_told(store, store.named(place.version), place.task or None, say)
 
 
 def load(place: ModelPlace, say: Callable[[str], None] = lambda line: None) -> ServedModel:

@@ -25,7 +25,7 @@ from covey.inference.replicas.replica_pool import ReplicaPool
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.schema import InputSchema
-from covey.inference.served_model import ModelPlace, load
+from covey.inference.served_model import ModelPlace, load, tell_of_code
 from covey.inference.versions.canary import NEW
 from covey.inference.versions.choice import VersionChoice
 from covey.page.serving import listening
@@ -107,6 +107,9 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
         threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // (wishes.replicas[1] * wishes.stages))
         trial = min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest
         places = (place, *wishes.also)
+        say = said_once(say)
+        for one in places:  # before any process imports it
+            tell_of_code(one, say)
         cuts = [best_places(load(one, say), wishes.stages) if wishes.stages > 1 else () for one in places]
         with ExitStack() as open_ones:
             forks = [
@@ -116,6 +119,18 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
             schema = common_schema(places, say)
             with asyncio.Runner(loop_factory=_event_loops()) as runner:
                 runner.run(_serve(places, schema, wishes, listener, token, forks, show))
+
+
+def said_once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """The same, for lines that were not said before."""
+    said: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    return once
 
 
 def _event_loops() -> Callable[[], asyncio.AbstractEventLoop] | None:

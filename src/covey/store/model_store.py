@@ -77,7 +77,7 @@ class ModelStore:
     ) -> ModelVersion:
         """Keep a model as the next version of this name."""
         check_name(name, repr(name))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # its index names code: see task_code.py
         stored = {key: self.tensors.add(tensor) for key, tensor in weights.items()}
         numbers = {key: float(value) for key, value in metrics.items() if value is not None and _is_finite(value)}
         with open_index(self.index, change=True) as index:

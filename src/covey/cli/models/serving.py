@@ -151,7 +151,7 @@ def command(
                 "covey serve on each, and let a load balancer divide requests among the addresses"
             )
         for name in (model, *versions.named):
-            check_named(name, store)
+            check_named(name, store, task)
         with importing(manner):
             from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
@@ -228,10 +228,13 @@ def with_versions(
     return wishes
 
 
-def check_named(model: str, store: Path | None) -> None:
-    """Refuse, before torch is imported, a model that is not there."""
+def check_named(model: str, store: Path | None, task: str | None) -> None:
+    """Refuse, before torch is imported, a model that is not there, and one whose code others may have chosen."""
     if not model.endswith(ENDING):
-        opened(store).named(model)
+        from covey.store.task_code import task_of
+
+        place = opened(store)
+        task_of(place, place.named(model), task)
     elif not Path(model).is_file():
         raise PlanError(f"there is no file {model}: name a safetensors file, or a model of `covey models list`")
 

@@ -21,6 +21,7 @@ from covey.faults import in_task
 from covey.model import build
 from covey.store.lineage import source_now
 from covey.store.model_store import ModelStore
+from covey.store.task_code import task_of
 from covey.store.versions import ModelVersion
 from covey.task import Task, load_task
 
@@ -72,15 +73,21 @@ def load_version(
     store: ModelStore, version: ModelVersion, task: str | None = None, say: Callable[[str], None] = lambda line: None
 ) -> LoadedModel:
     """Build the model of a version's task, or of another one, and give it the version's weights."""
-    where = task or version.origin.task
-    if not where:
-        raise PlanError(f"{version.text} was trained by a task without a file: name one with --task FILE:NAME")
-    if task is None and (changed := source_now(version)):
-        say(f"{where} is {changed}: the model is built by it as it is now")
+    where = task_told(store, version, task, say)
     found = load_task(where, say)
     module = build.model(found, version.origin.run.seed).cpu()
     _fill(module, store.weights(version), f"{version.text} and the model of {where}")
     return LoadedModel(version, module.eval(), found)
+
+
+def task_told(store: ModelStore, version: ModelVersion, task: str | None, say: Callable[[str], None]) -> str:
+    """The task that builds the model; `say` is told of one that the index names, before it is imported."""
+    where = task_of(store, version, task)
+    if not task:
+        if changed := source_now(version):
+            say(f"{where} is {changed}: the model is built by it as it is now")
+        say(f"importing {where}, which the index of {store.folder} names for {version.text}")
+    return where
 
 
 def _fill(module: nn.Module, weights: Mapping[str, Tensor], both: str) -> None:
