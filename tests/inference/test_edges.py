@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from covey.cli import app
 from covey.cli.models.serving import objective
 from covey.errors import PlanError, WireError
 from covey.inference.endpoint import EdgeSettings, Endpoint
-from covey.inference.messages import FRONT, AnsweredBatch, RequestBatch
+from covey.inference.front_driver import FrontDriver
+from covey.inference.messages import FRONT, AnsweredBatch, ReplicaReady, RequestBatch
+from covey.inference.request_desk import FrontSettings
 from covey.inference.schema import InputSchema, key_of
 from covey.inference.served_model import ModelPlace, ServedModel, load
-from covey.message import PREFIX, MessageStream, streamed
+from covey.inference.versions.bandit import Exp3
+from covey.message import PREFIX, Address, Message, MessageStream, streamed
 from covey.vector import Vector
 
 PICTURE = InputSchema((2, 2), "float32")
@@ -187,3 +191,46 @@ def test_a_token_is_asked_of_everybody() -> None:
         assert status("GET", "/schema", wrong) == status("POST", "/predict", wrong) == 401
     assert status("GET", "/schema", b"Bearer secret") == 200
     assert status("POST", "/predict", b"Bearer secret") == 415
+
+
+async def call(edge: Endpoint, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    """What an endpoint answers, as a server of ASGI would ask it."""
+    sent: list[Any] = []
+    given = {"content-type": "application/json"} | headers
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = [(key.encode(), value.encode()) for key, value in given.items()]
+    await edge({"type": "http", "method": method, "path": path, "headers": raw}, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def test_only_who_was_answered_can_judge_the_answer() -> None:
+    """A stranger who tries the first numbers changes nothing."""
+
+    async def judged() -> None:
+        def send(to: Address, message: Message) -> None:
+            assert isinstance(message, RequestBatch)
+            reply = AnsweredBatch(message.number, message.rows, sender=to)
+            asyncio.get_running_loop().call_soon(driver.deliver, reply)
+
+        driver = FrontDriver(FrontSettings(objective=100.0, deadline=100.0), send, choice=Exp3(2))
+        edge = Endpoint(["old", "new"], InputSchema((1,), "float32"), driver, None, EdgeSettings())  # type: ignore[arg-type]
+        try:
+            for rank in (0, 1):
+                driver.deliver(ReplicaReady(sender=Address("replica", rank)))
+            told = [(await call(edge, "POST", "/predict", b'{"input": [%d]}' % n))[1] for n in range(20)]
+            for number in range(20):
+                for guess in (f'"{number:016x}"', str(number)):
+                    assert (await call(edge, "POST", "/feedback", b'{"id": %s, "loss": 1}' % guess.encode()))[0] >= 400
+            assert list(driver.choice.shares()) == [0.5, 0.5]
+            body = json.dumps({"id": told[0]["id"], "loss": 1}).encode()
+            assert (await call(edge, "POST", "/feedback", body))[0] == 200
+        finally:
+            driver.close()
+
+    asyncio.run(judged())

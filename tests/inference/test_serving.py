@@ -144,7 +144,7 @@ def test_requests_are_answered_or_refused_with_what_is_expected(endpoint: Runnin
     assert endpoint.ask("POST", "/predict", b" " * 20_000)[0] == 413
     assert endpoint.ask("POST", "/predict", b'{"input": [1, 2]}', Content_Type="text/plain")[0] == 415
     assert endpoint.ask("GET", "/predict")[0] == endpoint.ask("GET", "/")[0] == 404
-    status, told = endpoint.ask("POST", "/feedback", b'{"id": 0, "loss": 0.5}')
+    status, told = endpoint.ask("POST", "/feedback", b'{"id": "0000000000000000", "loss": 0.5}')
     assert status == 409 and "serve others too, with --also NAME" in told["error"]
     assert endpoint.ask("GET", "/stats")[1]["answers"]["500"] == 1
     until(lambda: [(one.replicas, one.answers.get("500")) for one in endpoint.shown()] == [(2, 1)])
@@ -241,10 +241,10 @@ def test_a_new_version_is_tried_and_promoted(tmp_path: Path) -> None:
         assert set(found) == {("model.safetensors", 2.0), ("new.safetensors", 3.0)}
         assert endpoint.process.stdout is not None
         assert endpoint.process.stdout.readline().startswith("new.safetensors is promoted: 0 failed and 0 late of 4")
-        status, told = endpoint.ask("POST", "/feedback", b'{"id": 3, "loss": 0.5}')
+        status, told = endpoint.ask("POST", "/feedback", b'{"id": "0000000000000003", "loss": 0.5}')
         assert status == 409 and told["error"].startswith("errors and times judge a canary: serve both versions with")
-        for bad in (b'{"id": 3}', b'{"id": 3, "loss": 2}', b'{"id": 3, "loss": 0, "label": 1}', b"{"):
-            assert endpoint.ask("POST", "/feedback", bad)[0] == 422
+        for bad in (b"{ID}", b'{ID, "loss": 2}', b'{ID, "loss": 0, "label": 1}', b'{"id": "3", "loss": 0}', b"{"):
+            assert endpoint.ask("POST", "/feedback", bad.replace(b"ID", b'"id": "0000000000000003"'))[0] == 422
 
 
 def test_feedback_is_used_once_or_refused(tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_feedback_is_used_once_or_refused(tmp_path: Path) -> None:
     with serving(tmp_path, deadline="100s", replicas="1", more="--also new.safetensors") as endpoint:
         told = endpoint.predict(1, 2)[1]
 
-        def judge(**given: float) -> tuple[int, Any]:
+        def judge(**given: Any) -> tuple[int, Any]:
             return endpoint.ask("POST", "/feedback", json.dumps(given).encode())
 
-        refused = [judge(id=told["id"], label=1), judge(id=99, loss=1)]
+        refused = [judge(id=told["id"], label=1), judge(id="0" * 16, loss=1)]
         assert judge(id=told["id"], loss=1) == (200, {})
         refused.append(judge(id=told["id"], loss=1))
         assert [status for status, _ in refused] == [409] * 3

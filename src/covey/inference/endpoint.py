@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -44,7 +44,7 @@ class EdgeSettings:
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How good an answer was: its loss, from 0 to 1, or the class that would have been right."""
 
-    id: int
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
     loss: float | None = None
     label: int | None = None
 
@@ -118,7 +118,7 @@ class Endpoint:
             raise RequestRefused(answered.status, {"error": answered.reason})
         told: dict[str, Any] = {"output": answered.row.parts[0].tolist(), "model": self._models[answered.version]}
         if len(self._models) > 1:
-            told |= {"id": answered.ticket, "confidence": answered.confidence}
+            told |= {"id": f"{answered.ticket:016x}", "confidence": answered.confidence}
         return 200, told
 
     async def _judge(self, headers: Headers, receive: Receive) -> Answer:
@@ -128,7 +128,7 @@ class Endpoint:
             given.check()
         except WireError as error:
             raise RequestRefused(422, {"error": str(error)}) from None
-        if reason := self._driver.judge(given.id, given.loss, given.label):
+        if reason := self._driver.judge(int(given.id, 16), given.loss, given.label):
             raise RequestRefused(409, {"error": reason})
         return 200, {}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter, deque
 from collections.abc import Callable
-from itertools import count
 from random import Random
 
 from torch import Tensor
@@ -44,7 +44,6 @@ class FrontDriver:
         self.batches: deque[int] = deque(maxlen=REMEMBERED)
         self._settings, self._to_replica = settings, send
         self._asked: dict[int, asyncio.Future[InferenceAnswer]] = {}
-        self._tickets = count()
         self._alarm: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._loop = RoleLoop(self._send, Instrument())
@@ -61,7 +60,8 @@ class FrontDriver:
 
     async def ask(self, row: Tensor) -> InferenceAnswer:
         """The answer to one input."""
-        ticket, begun, clock = next(self._tickets), self._loop.now, asyncio.get_running_loop()
+        # Whoever knows it can judge the answer: nobody else may guess it.
+        ticket, begun, clock = secrets.randbits(64), self._loop.now, asyncio.get_running_loop()
         future: asyncio.Future[InferenceAnswer] = clock.create_future()
         self._asked[ticket] = future
         try:

@@ -169,4 +169,4 @@ def _remember(known: OrderedDict[int, Any], ticket: int, value: Any) -> None:
 
 
 def _unknown(ticket: int) -> str:
-    return f"{ticket} is not the `id` of one of the last {REMEMBERED} answers, or was judged already"
+    return f"{ticket:016x} is not the `id` of one of the last {REMEMBERED} answers, or was judged already"
