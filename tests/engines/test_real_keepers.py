@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 from covey.data.stripe_cache import keeper_client
 from covey.data.stripe_cache.cache_folder import CacheFolder
 from covey.data.stripe_cache.keeper_client import KeeperGone, KeeperLine, socket_path
+from covey.data.stripe_cache.stripe import Stripe
 from covey.engines.interrupt import Interrupt
 from covey.engines.keeper.keeper_pool import KeeperPool, new_pool, read_pool
-from covey.engines.keeper.keeper_process import keep
+from covey.engines.keeper.keeper_process import KeptSets, keep
 from covey.errors import PlanError
 from tests.data.stripe_cache.far_shards import FarShards, assert_children, cached, forked, read_all
 
@@ -32,8 +33,9 @@ def free_addresses(number: int) -> list[str]:
     return found
 
 
-def start(pool: KeeperPool, place: int, folder: Path) -> int:
+def start(pool: KeeperPool, place: int, folder: Path, first: Callable[[], None] = lambda: None) -> int:
     def run() -> None:
+        first()
         keep(pool, pool.members[place].address, folder, None, Interrupt(), print)
 
     child = forked(run)
@@ -53,8 +55,8 @@ def listens(folder: Path) -> bool:
 
 
 @contextmanager
-def running(pool: KeeperPool, folders: list[Path]) -> Iterator[list[int]]:
-    keepers = [start(pool, place, folder) for place, folder in enumerate(folders)]
+def running(pool: KeeperPool, folders: list[Path], first: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    keepers = [start(pool, place, folder, first) for place, folder in enumerate(folders)]
     try:
         yield keepers
     finally:
@@ -113,6 +115,23 @@ def test_a_reader_goes_on_without_its_keeper(tmp_path: Path) -> None:
         keepers[0] = start(pool, 0, folder)
         with pytest.raises(PlanError, match="has a keeper already"):
             keep(pool, pool.members[0].address, folder, None, ended, print)
+
+
+@pytest.mark.parametrize("wrong", [bytes, lambda size: bytes(size + 1), lambda size: b""])
+def test_wrong_bytes_of_a_keeper_are_named_and_read_from_the_source(
+    tmp_path: Path, wrong: Callable[[int], bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    pool, far, folder = new_pool(tmp_path / "pool.json", free_addresses(1)), FarShards(), tmp_path / "host"
+
+    def read(self: KeptSets, stripe: Stripe, first: int, last: int) -> bytes:
+        return wrong(last - first)
+
+    with running(pool, [folder], lambda: setattr(KeptSets, "read", read)):
+        source = cached(far, folder)
+        read_all(source)
+    assert source.counts.take()["backend"] == far.bytes
+    told = capfd.readouterr().err
+    assert told.count("gave wrong bytes 0 to 4096 of shard '0.mds' of far://shards") == told.count("gave wrong") == 1
 
 
 def test_what_is_no_reader_is_hung_up_on_and_others_are_served(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class CheckedSource(ShardSource):
     """The shards of an index. What is read is read in whole stripes, and each must have the hash that the index says.
 
     Of a folder each stripe is checked once in a process, when it is first touched. Of other sources checked stripes are
-    kept in memory, the least recently used ones are dropped. A cache overrides `part`.
+    kept in memory, the least recently used ones are dropped. A cache overrides `part` and `bring`.
     """
 
     def __init__(self, source: ShardSource, entries: Iterable[ShardEntry], memory: int = MEMORY) -> None:
@@ -60,6 +60,10 @@ class CheckedSource(ShardSource):
         """Some bytes of a stripe."""
         return self._near(entry, number)[first:last]
 
+    def bring(self, entry: ShardEntry, number: int) -> bytes:
+        """The bytes of a stripe that is not in memory."""
+        return self.stripe(entry, number)
+
     def _check(self, entry: ShardEntry, start: int, stop: int) -> None:
         if self.source.size(entry.name) != entry.size:
             there = self.source.size(entry.name)
@@ -80,7 +84,7 @@ class CheckedSource(ShardSource):
         if not mine:  # another thread fetches it
             return coming.result()
         try:
-            data = self.stripe(entry, number)
+            data = self.bring(entry, number)
             self._keep(key, data)
             coming.set_result(data)
         except BaseException as error:

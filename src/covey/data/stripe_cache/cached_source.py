@@ -40,6 +40,7 @@ class CachedSource(CheckedSource):
         self._key = ShardIndex(format="", shards=tuple(self.entries.values())).key()
         self._near_set: CachedSet | None = None
         self._keeper = KeeperClient(self.cache.folder)
+        self._told_wrong = False
 
     @property
     def near(self) -> CachedSet:
@@ -60,12 +61,38 @@ class CachedSource(CheckedSource):
         if (found := self.near.read(stripe, first, last)) is not None:
             self.counts.add("disk", last - first)
             return found
+        if first == last:  # some host is to have it, and nothing of it is needed here
+            self._ask(entry, number, stripe, 0)
+            return b""
+        return self._near(entry, number)[first:last]
+
+    def bring(self, entry: ShardEntry, number: int) -> bytes:
+        stripe = self._stripe(entry, number)
+        if stripe is None:
+            return self.stripe(entry, number)
+        data, checked = self._ask(entry, number, stripe, stripe.size)
+        if checked:
+            return data
+        if stripe.fits(data):
+            self.counts.add("peers", len(data))
+            return data
+        self._keeper.hang_up()
+        self._tell_wrong(entry, number)
+        return self.near.fill(stripe, lambda: self.stripe(entry, number))
+
+    def _ask(self, entry: ShardEntry, number: int, stripe: Stripe, last: int) -> tuple[bytes, bool]:
+        """The first bytes of a stripe from some host, else from its source; and whether they have been checked."""
         try:
-            found, fetched = self._keeper.read(stripe, first, last, lambda: self._near(entry, number))
-            self.counts.add("peers", 0 if fetched else last - first)
-            return found
+            return self._keeper.read(stripe, 0, last, lambda: self.stripe(entry, number))
         except KeeperGone:  # or there is none on this host
-            return self.near.fill(stripe, lambda: self._near(entry, number))[first:last]
+            return self.near.fill(stripe, lambda: self.stripe(entry, number))[:last], True
+
+    def _tell_wrong(self, entry: ShardEntry, number: int) -> None:
+        if not self._told_wrong:
+            self._told_wrong = True
+            first, last = entry.bounds(number)
+            what = f"bytes {first} to {last} of shard {entry.name!r} of {self.place}"
+            _say(f"the keeper at {self.cache.folder} gave wrong {what}: such stripes are read from their source")
 
     def fill(self) -> None:
         """Fetch all stripes that no host has."""

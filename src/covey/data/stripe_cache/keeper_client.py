@@ -50,9 +50,14 @@ class KeeperClient:
         try:
             return line.perform(read_stripe(HERE, stripe, first, last, fetched))
         except BaseException:
+            self.hang_up()
+            raise
+
+    def hang_up(self) -> None:
+        """Close this thread's line, if it has one; the next question is asked on a new one."""
+        if line := getattr(self._lines, "line", None):
             self._lines.line = None
             line.close()
-            raise
 
     def _dial(self) -> KeeperLine:
         if time.monotonic() - self._tried < AGAIN:
