@@ -33,6 +33,8 @@ TOKENS = InputSchema((3,), "int64")
 def test_inputs_of_the_schema_are_read() -> None:
     assert torch.equal(PICTURE.read(b'{"input": [[1, 2.5], [3, -4e2]]}'), torch.tensor([[1, 2.5], [3, -400]]))
     assert torch.equal(TOKENS.read(b'{"input": [1, 2, 9007199254740993]}'), torch.tensor([1, 2, 9007199254740993]))
+    assert TOKENS.read(b'{"input": [16777217.0, 9007199254740993, 1e3]}').tolist() == [16777217, 9007199254740993, 1000]
+    assert InputSchema((1, 1), "int64").read(b'{"input": [[9223372036854775807]]}').tolist() == [[2**63 - 1]]
     assert InputSchema((), "float64").read(b'{"input": 0.1}').item() == 0.1
     assert InputSchema((2,), "bool").read(b'{"input": [true, false]}').tolist() == [True, False]
     assert InputSchema((1,), "uint8").read(b'{"input": [255]}').tolist() == [255]
@@ -58,6 +60,12 @@ def test_inputs_of_the_schema_are_read() -> None:
         (TOKENS, b'{"input": [1, 2, 3.5]}', "other than numbers of int64"),
         (TOKENS, b'{"input": [true, false, true]}', "other than numbers of int64"),
         (TOKENS, b'{"input": [1, 2, 99999999999999999999]}', "JSON object"),
+        (TOKENS, b'{"input": [1, 2, 9223372036854775808]}', "other than numbers of int64"),
+        (TOKENS, b'{"input": [1, 2, 9007199254740993.0]}', "other than numbers of int64"),
+        (TOKENS, b'{"input": [1, 2, 9223372036854775808.0]}', "other than numbers of int64"),
+        (TOKENS, b'{"input": [1, true, 2]}', "True, which is something other than numbers of int64"),
+        (TOKENS, b'{"input": [1, 2, [3]]}', "list, which is something other than numbers of int64"),
+        (TOKENS, b'{"input": [1, 2]}', r"another shape than \[3\]"),
         (InputSchema((1,), "uint8"), b'{"input": [256]}', "other than numbers of uint8"),
         (InputSchema((1,), "bool"), b'{"input": [1]}', "other than numbers of bool"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from covey.errors import WireError
 from covey.message import DTYPES, raw
 
 MOST = 1 << 28  # bytes of a body
+EXACT = 1 << 53  # smaller floats that are whole are what was written, if that was whole
 _bodies: WireFormat[dict[str, Any]] = WireFormat("JSON object", dict[str, Any], "json", most=MOST)
 
 
@@ -51,14 +53,14 @@ class InputSchema:
         if set(found) != {"input"}:
             raise WireError(f"the object must have `input`, and nothing else; it has {sorted(found)[:5]}")
         kind = DTYPES[self.dtype]
+        if not kind.is_floating_point:
+            return self._whole(found["input"], kind)
         try:
-            row = torch.tensor(found["input"], dtype=kind if kind.is_floating_point else None)
+            row = torch.tensor(found["input"], dtype=kind)
         except (RuntimeError, ValueError, TypeError, OverflowError) as error:
             raise WireError(f"`input` is not a tensor: {error}") from None
         if tuple(row.shape) != self.shape:
             raise WireError(f"`input` has the shape {list(row.shape)}")
-        if not kind.is_floating_point:
-            return self._whole(row, kind)
         if not bool(row.isfinite().all()):
             raise WireError(f"`input` has numbers that are too large for {self.dtype}")
         return row
@@ -75,12 +77,29 @@ class InputSchema:
             row = given.astype(self.dtype)
         return torch.from_numpy(row) if row.shape == self.shape and np.isfinite(row).all() else None
 
-    def _whole(self, row: Tensor, kind: torch.dtype) -> Tensor:
-        """The same as integers or truth values, if that changes nothing."""
-        exact = row.to(kind)
-        if (row.dtype is torch.bool) != (kind is torch.bool) or not torch.equal(exact.to(row.dtype), row):
-            raise WireError(f"`input` has something other than numbers of {self.dtype}")
-        return exact
+    def _whole(self, given: Any, kind: torch.dtype) -> Tensor:
+        """Integers or truth values, none of which was rounded."""
+        least, most = (0, 1) if kind is torch.bool else (torch.iinfo(kind).min, torch.iinfo(kind).max)
+        values = []
+        for one in self._leaves(given, self.shape):
+            value = int(one) if type(one) is float and one.is_integer() and abs(one) < EXACT else one
+            if type(value) is not (bool if kind is torch.bool else int) or not least <= value <= most:
+                what = repr(one) if isinstance(one, int | float) else type(one).__name__
+                raise WireError(f"`input` has {what}, which is something other than numbers of {self.dtype}")
+            values.append(value)
+        return torch.tensor(values, dtype=kind).reshape(self.shape)
+
+    def _leaves(self, given: Any, shape: tuple[int, ...]) -> Iterator[Any]:
+        """The numbers of nested lists of this shape."""
+        if not shape:
+            yield given
+        elif not isinstance(given, list) or len(given) != shape[0]:
+            raise WireError(f"`input` has another shape than {list(self.shape)}")
+        elif len(shape) == 1:
+            yield from given
+        else:
+            for one in given:
+                yield from self._leaves(one, shape[1:])
 
     def explain(self) -> dict[str, Any]:
         """For people who have sent something else."""
