@@ -229,6 +229,20 @@ def test_exp4_does_not_wait_for_a_version_that_is_slow() -> None:
     assert (late.answer.status, late.answer.version) == (200, 0) and late.answered == pytest.approx(1.001)
 
 
+def test_exp4_keeps_no_outputs_of_answers_that_feedback_may_come_for() -> None:
+    choice, rng = Exp4(2, 0.1), Random(0)
+    large = Vector([torch.arange(1000.0)])
+    for ticket in range(3):
+        choice.choose(InferenceRequest(ticket, large), 0.0, rng)
+        first, second = (choice.collect(version, InferenceAnswer(ticket, 200, large), 0.0) for version in (0, 1))
+        assert first is None and second is not None
+    choice.choose(InferenceRequest(3, large), 0.0, rng)
+    choice.collect(0, InferenceAnswer(3, 200, large), 0.0)
+    assert len(choice.overdue(1.0)) == 1 and choice.collect(1, InferenceAnswer(3, 200, large), 2.0) is None
+    kept = [(vote.answers, vote.classes, vote.given) for vote in choice._votes.values()]
+    assert kept == [({}, {0: 999, 1: 999}, 999)] * 4
+
+
 def test_each_version_has_a_scaler_of_its_own() -> None:
     scaled = ScalerSettings(least=1, most=4, share=0.99, slack=FRONT.budget, versions=2)
     models = [lambda rows: rows, lambda rows: rows * 2]

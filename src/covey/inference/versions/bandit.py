@@ -79,13 +79,14 @@ class Ballot:
     """What the versions have said to one request."""
 
     due: float  # when the client is answered without the versions that have said nothing
-    answers: dict[int, InferenceAnswer] = field(default_factory=dict)
+    answers: dict[int, InferenceAnswer] = field(default_factory=dict)  # until the client is answered: they are large
+    classes: dict[int, int] = field(default_factory=dict)  # that each version names
     given: int | None = None  # the class that the client was told
 
-    def classes(self) -> dict[int, int]:
-        """The class that each version names."""
-        good = {version: one for version, one in self.answers.items() if one.status == 200}
-        return {version: int(one.row.parts[0].argmax()) for version, one in good.items()}
+    def note(self, version: int, answer: InferenceAnswer) -> None:
+        """A version has answered."""
+        if answer.status == 200:
+            self.classes[version] = int(answer.row.parts[0].argmax())
 
 
 class Exp4:
@@ -111,8 +112,11 @@ class Exp4:
     def collect(self, version: int, answer: InferenceAnswer, now: float) -> InferenceAnswer | None:
         if (vote := self._open.get(answer.ticket) or self._votes.get(answer.ticket)) is None:
             return None
+        vote.note(version, answer)
+        if answer.ticket not in self._open:
+            return None
         vote.answers[version] = answer
-        if len(vote.answers) < self.count or answer.ticket not in self._open:
+        if len(vote.answers) < self.count:
             return None
         del self._open[answer.ticket]
         return self._result(vote)
@@ -120,7 +124,7 @@ class Exp4:
     def overdue(self, now: float) -> Sequence[InferenceAnswer]:
         """As in Clipper, stragglers are not waited for; what they say later is still judged by feedback."""
         due = takewhile(lambda one: one[1].due <= now, self._open.items())
-        answered = [ticket for ticket, vote in due if vote.classes()]
+        answered = [ticket for ticket, vote in due if vote.classes]
         return [self._result(self._open.pop(ticket)) for ticket in answered]
 
     def patience(self, now: float) -> float | None:
@@ -134,7 +138,7 @@ class Exp4:
         """Each version is judged by what it said, whatever the others did."""
         if (vote := self._votes.pop(feedback.ticket, None)) is None:
             return
-        for version, found in vote.classes().items():
+        for version, found in vote.classes.items():
             if feedback.label is not None:
                 self.weights.punish(version, float(found != feedback.label))
             elif feedback.loss is not None and found == vote.given:
@@ -148,9 +152,10 @@ class Exp4:
 
     def _result(self, vote: Ballot) -> InferenceAnswer:
         """The answer of the weightiest version among those that agree with the majority."""
-        classes, weights = vote.classes(), self.weights.now
+        classes, weights, answers = vote.classes, self.weights.now, vote.answers
+        vote.answers = {}
         if not classes:
-            return vote.answers[0]
+            return answers[0]
         heard = sum(weights[version] for version in classes)
         votes: Mapping[int, float] = {
             label: sum(weights[version] for version, found in classes.items() if found == label)
@@ -158,7 +163,7 @@ class Exp4:
         }
         vote.given = max(votes, key=lambda label: votes[label])
         best = max((one for one in classes if classes[one] == vote.given), key=lambda one: (weights[one], -one))
-        found, confidence = vote.answers[best], votes[vote.given] / heard
+        found, confidence = answers[best], votes[vote.given] / heard
         return InferenceAnswer(found.ticket, found.status, found.row, version=best, confidence=confidence)
 
 
