@@ -81,10 +81,20 @@ class ReplicaPool:
 
     async def _start(self, who: Address, after: float) -> None:
         await asyncio.sleep(after)
-        if who in self._failures:
-            link = self._forks[who.rank % len(self._forks)].start(who.rank)
-            self._links[who] = connection = _ReplicaConnection(who, self._heard, self._lost)
-            await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=link)
+        told = False
+        while who in self._failures:
+            try:
+                link = self._forks[who.rank % len(self._forks)].start(who.rank)
+                break
+            except OSError as error:  # such as too many open files, while clients have them
+                if not told:
+                    _log(f"{who} cannot be started now, and is tried again every {PAUSE} s: {error.strerror or error}")
+                told = True
+                await asyncio.sleep(PAUSE)
+        else:
+            return  # it was retired
+        self._links[who] = connection = _ReplicaConnection(who, self._heard, self._lost)
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=link)
 
     def _end(self, link: _ReplicaConnection) -> None:
         self._forks[link.who.rank % len(self._forks)].end(link.who.rank)

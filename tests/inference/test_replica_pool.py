@@ -1,0 +1,55 @@
+"""Starts of replicas that the system refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+
+import pytest
+
+from covey.inference.messages import ReplicaReady
+from covey.inference.replicas import replica_pool
+from covey.inference.replicas.replica_pool import ReplicaPool
+from covey.message import Address, streamed
+
+
+class ScarceForks:
+    """Its first starts find no file left."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused, self.asked = refused, 0
+        self.replica: socket.socket | None = None
+
+    def start(self, rank: int) -> socket.socket:
+        self.asked += 1
+        if self.asked <= self.refused:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        mine, self.replica = socket.socketpair()
+        self.replica.sendall(streamed(ReplicaReady(sender=Address("replica", rank))))
+        return mine
+
+    def end(self, rank: int) -> None:
+        return None
+
+    def close(self, gently: bool = False) -> None:
+        assert self.replica is not None
+        self.replica.close()
+
+
+def test_a_start_for_which_there_are_no_files_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replica_pool, "PAUSE", 0.01)
+    forks = ScarceForks(refused=3)
+
+    async def begun() -> None:
+        pool = ReplicaPool([forks])  # type: ignore[list-item]
+        pool.start(0)
+        await asyncio.wait_for(pool.ready(), 30)
+        pool.close()
+
+    asyncio.run(begun())
+    told = capsys.readouterr().err
+    assert forks.asked == 4 and told.count("replica 0 cannot be started now") == 1 and "Too many open files" in told
