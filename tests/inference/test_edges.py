@@ -24,6 +24,7 @@ from covey.inference.schema import InputSchema, key_of
 from covey.inference.served_model import ModelPlace, ServedModel, load
 from covey.inference.versions.bandit import Exp3
 from covey.message import PREFIX, Address, Message, MessageStream, streamed
+from covey.page.host_names import own_names
 from covey.vector import Vector
 
 PICTURE = InputSchema((2, 2), "float32")
@@ -242,3 +243,13 @@ def test_only_who_was_answered_can_judge_the_answer() -> None:
             driver.close()
 
     asyncio.run(judged())
+
+
+def test_a_page_whose_name_leads_to_this_machine_gets_nothing() -> None:
+    settings = EdgeSettings(hosts=own_names("Box", "127.0.1.1"))
+    edge = Endpoint(["mine"], PICTURE, None, None, settings)  # type: ignore[arg-type]
+    for host in ("127.0.0.1:8480", "localhost", "LOCALHOST:1", "[::1]:8480", "[::1]", "box:80", "127.0.1.1:8480"):
+        assert asyncio.run(call(edge, "GET", "/schema", host=host))[0] == 200, host
+    for host in ("evil.example:8480", "", "evil", "127.0.0.1.evil.example", "localhost:1:evil", "[::2]:8480", "é"):
+        status, told = asyncio.run(call(edge, "GET", "/schema", host=host))
+        assert status == 421 and "127.0.0.1" in told["error"], host

@@ -143,6 +143,7 @@ def test_requests_are_answered_or_refused_with_what_is_expected(endpoint: Runnin
     assert endpoint.predict(1, -1) == (500, {"error": "ValueError: a negative number"})
     assert endpoint.ask("POST", "/predict", b" " * 20_000)[0] == 413
     assert endpoint.ask("POST", "/predict", b'{"input": [1, 2]}', Content_Type="text/plain")[0] == 415
+    assert endpoint.ask("GET", "/schema", Host=f"evil.example:{endpoint.port}")[0] == 421
     assert endpoint.ask("GET", "/predict")[0] == endpoint.ask("GET", "/")[0] == 404
     status, told = endpoint.ask("POST", "/feedback", b'{"id": "0000000000000000", "loss": 0.5}')
     assert status == 409 and "serve others too, with --also NAME" in told["error"]
@@ -153,7 +154,8 @@ def test_requests_are_answered_or_refused_with_what_is_expected(endpoint: Runnin
 def test_a_body_that_grows_without_being_announced_is_cut_off(endpoint: RunningEndpoint) -> None:
     with socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as link:
         link.sendall(
-            b"POST /predict HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
         )
         link.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n" + b"2000\r\n" + b" " * 8192 + b"\r\n")
         assert link.recv(100).startswith(b"HTTP/1.1 413")

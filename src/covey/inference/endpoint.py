@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from covey.errors import WireError
 from covey.inference.front_driver import FrontDriver
 from covey.inference.replicas.replica_pool import ReplicaPool
 from covey.inference.schema import InputSchema
+from covey.page.host_names import is_meant
 
 # What an ASGI server hands to an application.
 Scope = MutableMapping[str, Any]
@@ -34,11 +35,12 @@ EXTRA: Mapping[int, tuple[bytes, bytes]] = {  # headers of answers with these st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeSettings:
-    """What the edge lets in: bodies of at most so many bytes, and with a token only those who have it."""
+    """What the edge lets in: bodies of at most so many bytes, who has the token, who asks for these hosts."""
 
     body: int = 1 << 20
     patience: float = 10.0  # seconds for a body to come
     token: str = ""
+    hosts: Collection[str] = ()  # none: any
 
 
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +91,8 @@ class Endpoint:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
+        if self._settings.hosts and not is_meant(headers.get(b"host", b"").decode("latin-1"), self._settings.hosts):
+            raise RequestRefused(421, {"error": f"as Host, send one of {', '.join(sorted(self._settings.hosts))}"})
         if self._settings.token and not _knows(headers.get(b"authorization", b""), self._settings.token):
             raise RequestRefused(401, {"error": "send the token: Authorization: Bearer TOKEN"})
         match scope["method"], scope["path"]:

@@ -28,6 +28,7 @@ from covey.inference.schema import InputSchema
 from covey.inference.served_model import ModelPlace, load, tell_of_code
 from covey.inference.versions.canary import NEW
 from covey.inference.versions.choice import VersionChoice
+from covey.page.host_names import own_names
 from covey.page.serving import listening
 from covey.store.model_store import ModelStore
 from covey.store.versions import UseKind
@@ -170,7 +171,9 @@ async def _serve(
         pool.start(rank)
     try:
         await pool.ready()
-        edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token)
+        # Without a token, a page in a browser on this machine could ask under a name of its own (DNS rebinding).
+        hosts = () if token else own_names(wishes.host, listener.getsockname()[0])
+        edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token, hosts=hosts)
         certificate, key = wishes.certificate or (None, None)
         names = [place.name for place in places]
         settings = uvicorn.Config(

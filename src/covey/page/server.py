@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from covey.decoding import UNREADABLE
 from covey.errors import WireError
 from covey.page.folder import WatchedFolder
+from covey.page.host_names import is_meant
 from covey.page.rows import RunRow, encodable
 from covey.page.series import job_series, series
 from covey.page.tail import JournalCursor
@@ -132,8 +133,7 @@ def _guarded(app: ASGIApp, token: str, hosts: Collection[str]) -> ASGIApp:
 
 def _refused(scope: Scope, token: str, hosts: Collection[str]) -> ASGIApp | None:
     headers, asked = Headers(scope=scope), QueryParams(scope["query_string"])
-    host = headers.get("host", "").rsplit(":", 1)[0] if not headers.get("host", "").endswith("]") else headers["host"]
-    if hosts and host not in hosts:
+    if hosts and not is_meant(headers.get("host", ""), hosts):
         return PlainTextResponse("this page answers only to the address that it was started with", 421)
     if not token:
         return None

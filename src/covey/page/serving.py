@@ -10,9 +10,9 @@ from pathlib import Path
 
 from covey.errors import PlanError
 from covey.page.folder import WatchedFolder
+from covey.page.host_names import own_names
 
 PORT = 8470
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
 def serve(runs: Path, host: str, port: int, say: Callable[[str], None]) -> None:
@@ -33,7 +33,7 @@ def serve(runs: Path, host: str, port: int, say: Callable[[str], None]) -> None:
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/"
         say(f"{address}{f'?token={token}' if token else ''}")
-        app = application(folder, token, {*LOCAL, name} if local else ())
+        app = application(folder, token, own_names(host, bound) if local else ())
         settings = uvicorn.Config(
             app, log_level="critical", lifespan="off", server_header=False, http=BoundedConnection, ws="none",
             timeout_graceful_shutdown=1, access_log=False,
