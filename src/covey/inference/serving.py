@@ -34,7 +34,7 @@ from covey.store.model_store import ModelStore
 from covey.store.versions import UseKind
 
 LONGEST_TRIAL = 0.1  # seconds of a batch that a replica measures before it is ready
-CONNECTIONS = 4096  # at a time; others are answered with 503
+CONNECTIONS = 4096  # at a time, or as many as there are files for; others are answered with 503
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +161,7 @@ async def _serve(
 ) -> None:  # fmt: skip
     import uvicorn
 
+    from covey.inference.edge_connection import EdgeConnection, most_connections
     from covey.inference.endpoint import EdgeSettings, Endpoint, statistics
 
     pool = ReplicaPool(forks)
@@ -176,10 +177,12 @@ async def _serve(
         edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token, hosts=hosts)
         certificate, key = wishes.certificate or (None, None)
         names = [place.name for place in places]
+        most = most_connections(CONNECTIONS, wishes.replicas[1] * len(places))
         settings = uvicorn.Config(
             Endpoint(names, schema, driver, pool, edge), log_level="critical",
             lifespan="off", ws="none", server_header=False, proxy_headers=False, access_log=False,
-            timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS, ssl_certfile=certificate, ssl_keyfile=key,
+            timeout_graceful_shutdown=5, limit_concurrency=most, http=EdgeConnection,
+            ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
         name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
         address = f"http{'s' if certificate else ''}://{name}:{listener.getsockname()[1]}"

@@ -1,0 +1,74 @@
+"""How long may a client be silent, and how many may there be? Others still get in, and replicas get their files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from itertools import count
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+PATIENCE = 10.0  # seconds until the headers of a request are there
+REFUSED = 64  # connections beyond the most, which are told that there are too many
+SPARE = 64  # files for everything else than connections and replicas
+FEWEST = 16  # connections, however few files there may be
+
+LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_serial = count()
+
+
+def most_connections(wanted: int, replicas: int) -> int:
+    """So many as this process can have files for, beside those that are open now and two for each replica."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    there = len(os.listdir("/proc/self/fd"))
+    return max(FEWEST, min(wanted, files - there - 2 * replicas - SPARE - REFUSED))
+
+
+class EdgeConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A client's connection: closed where headers do not come, and the longest silent one where there are too many."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.number = next(_serial)
+        self._alarm: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        self._watch()
+        most = self.limit_concurrency
+        if most is None or len(self.connections) < most:
+            return
+        silent = [one for one in self.connections if one is not self and one.is_silent()]
+        if silent or len(self.connections) > most + REFUSED:  # those in between are answered with 503
+            closed = min(silent, key=lambda one: one.number, default=self)
+            closed.transport.abort()
+            self.connections.discard(closed)  # the loop tells it only later that it was closed
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(error)
+
+    def is_silent(self) -> bool:
+        """Whether it waits for its client to ask."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """Headers that have begun to come are waited for once, not anew with each byte."""
+        if not self.is_silent():
+            self._unwatch()
+        elif self._alarm is None:
+            self._alarm = self.loop.call_later(PATIENCE, self._late)
+
+    def _unwatch(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _late(self) -> None:
+        if self.is_silent() and not self.transport.is_closing():
+            self.transport.write(LATE)
+            self.transport.close()

@@ -1,0 +1,124 @@
+"""Clients that connect and are silent: each for a while, and never so many that others do not get in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+uvicorn = pytest.importorskip("uvicorn")
+
+from covey.inference import edge_connection  # noqa: E402
+from covey.inference.edge_connection import EdgeConnection, most_connections  # noqa: E402
+
+MOST = 4
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"hi"})
+
+
+def served(client: Callable[[int, Any], Awaitable[None]]) -> None:
+    """Run a client of a real server, with its port and its connections."""
+
+    async def both() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = uvicorn.Config(
+                hello, http=EdgeConnection, limit_concurrency=MOST, log_level="critical", lifespan="off", ws="none"
+            )
+            server = uvicorn.Server(config)
+            serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            try:
+                await asyncio.wait_for(client(listener.getsockname()[1], server.server_state.connections), 30)
+            finally:
+                server.should_exit = True
+                await serving
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize("before", [b"", GET])
+@pytest.mark.parametrize("begun", [b"", b"GET /", b"GET / HTTP/1.1\r\nHost: h\r\n"])
+def test_headers_that_do_not_come_are_not_waited_for(
+    before: bytes, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a byte comes now and then, and after a request that was answered."""
+    monkeypatch.setattr(edge_connection, "PATIENCE", 0.4)
+
+    async def client(port: int, connections: Any) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(before)
+        if before:
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+        writer.write(begun or b"\r\n")
+        drip = asyncio.ensure_future(dripping(writer, b"a" if begun else b"\r\n"))
+        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 408")
+        drip.cancel()
+        writer.close()
+
+    async def dripping(writer: asyncio.StreamWriter, byte: bytes) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            writer.write(byte)
+
+    served(client)
+
+
+def test_a_client_that_asks_in_time_is_answered_and_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_connection, "PATIENCE", 0.5)
+
+    async def client(port: int, connections: Any) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            for half in (GET[:9], GET[9:]):
+                await asyncio.sleep(0.1)
+                writer.write(half)
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(0.8)
+        writer.write(GET)
+        assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200"), "the limit is that of a request that begins"
+        writer.close()
+
+    served(client)
+
+
+def test_silent_clients_make_room_for_others() -> None:
+    async def client(port: int, connections: Any) -> None:
+        silent = []
+        for _ in range(5 * MOST):
+            silent.append(await asyncio.open_connection("127.0.0.1", port))
+            silent[-1][1].write(b"GET / HT")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET)
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+            assert len(connections) <= MOST
+            writer.close()
+        for reader, _ in silent[:-MOST]:
+            with suppress(ConnectionResetError):
+                assert not await asyncio.wait_for(reader.read(), 5), "not 408, which would come later"
+        for _, writer in silent:
+            writer.close()
+
+    served(client)
+
+
+def test_connections_leave_files_for_replicas() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = len(os.listdir("/proc/self/fd"))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[1], there + 300), before[1]))
+        found = most_connections(4096, replicas=8)
+        assert 100 < found + edge_connection.REFUSED <= 300 - 2 * 8
+        assert most_connections(20, replicas=1) == 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
