@@ -253,3 +253,11 @@ def test_a_page_whose_name_leads_to_this_machine_gets_nothing() -> None:
     for host in ("evil.example:8480", "", "evil", "127.0.0.1.evil.example", "localhost:1:evil", "[::2]:8480", "é"):
         status, told = asyncio.run(call(edge, "GET", "/schema", host=host))
         assert status == 421 and "127.0.0.1" in told["error"], host
+
+
+def test_what_a_client_has_sent_is_not_repeated_at_length() -> None:
+    edge = Endpoint(["mine"], PICTURE, None, None, EdgeSettings())  # type: ignore[arg-type]
+    long = "k" * 500_000
+    for path, body in (("/predict", {long: 1}), ("/predict", {"input": long}), ("/feedback", {long[:4000]: 1})):
+        status, told = asyncio.run(call(edge, "POST", path, json.dumps(body).encode()))
+        assert status == 422 and 10 < len(told["error"]) < 600

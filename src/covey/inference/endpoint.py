@@ -26,6 +26,7 @@ Answer = tuple[int, Any]  # a status, and what becomes JSON
 
 _json = msgspec.json.Encoder().encode
 JSON = b"application/json"
+LONGEST = 500  # characters of a reason: it may repeat what the client has sent
 EXTRA: Mapping[int, tuple[bytes, bytes]] = {  # headers of answers with these statuses
     429: (b"retry-after", b"1"),
     408: (b"connection", b"close"),  # the rest of its body is not read
@@ -64,6 +65,11 @@ class RequestRefused(Exception):
     def __init__(self, status: int, content: Mapping[str, Any]) -> None:
         super().__init__(content)
         self.status, self.content = status, content
+
+
+def _cut(reason: object) -> str:
+    text = str(reason)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 class Endpoint:
@@ -116,10 +122,10 @@ class Endpoint:
         try:
             row = self._schema.read(body)
         except WireError as error:
-            raise RequestRefused(422, {"error": str(error), "expected": self._schema.explain()}) from None
+            raise RequestRefused(422, {"error": _cut(error), "expected": self._schema.explain()}) from None
         answered = await self._driver.ask(row)
         if answered.status != 200:
-            raise RequestRefused(answered.status, {"error": answered.reason})
+            raise RequestRefused(answered.status, {"error": _cut(answered.reason)})
         told: dict[str, Any] = {"output": answered.row.parts[0].tolist(), "model": self._models[answered.version]}
         if len(self._models) > 1:
             told |= {"id": f"{answered.ticket:016x}", "confidence": answered.confidence}
@@ -131,7 +137,7 @@ class Endpoint:
             given = judgements.read(body, "the client")
             given.check()
         except WireError as error:
-            raise RequestRefused(422, {"error": str(error)}) from None
+            raise RequestRefused(422, {"error": _cut(error)}) from None
         if reason := self._driver.judge(int(given.id, 16), given.loss, given.label):
             raise RequestRefused(409, {"error": reason})
         return 200, {}
