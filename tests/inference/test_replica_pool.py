@@ -53,3 +53,50 @@ def test_a_start_for_which_there_are_no_files_is_tried_again(
     asyncio.run(begun())
     told = capsys.readouterr().err
     assert forks.asked == 4 and told.count("replica 0 cannot be started now") == 1 and "Too many open files" in told
+
+
+class StoppedForks:
+    """Starts replicas that never say anything, as if the fork server were stopped, but for the first one."""
+
+    def __init__(self) -> None:
+        self.links: dict[int, socket.socket] = {}
+
+    def start(self, rank: int) -> socket.socket:
+        mine, replica = socket.socketpair()
+        if not self.links:
+            replica.sendall(streamed(ReplicaReady(sender=Address("replica", rank))))
+        self.links[rank] = replica
+        return mine
+
+    def end(self, rank: int) -> None:
+        return None
+
+    def close(self, gently: bool = False) -> None:
+        for link in self.links.values():
+            link.close()
+
+
+def test_the_log_says_once_that_replicas_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replica_pool, "LONG", 0.1)
+    forks, told = StoppedForks(), []
+
+    async def stopped() -> None:
+        pool = ReplicaPool([forks])  # type: ignore[list-item]
+        pool.start(0)
+        await asyncio.wait_for(pool.ready(), 30)
+        await asyncio.sleep(0.3)
+        told.append(capsys.readouterr().err)
+        forks.links[0].close()  # it is lost
+        pool.start(1)
+        await asyncio.sleep(0.6)
+        told.append(capsys.readouterr().err)
+        forks.links[0].sendall(streamed(ReplicaReady(sender=Address("replica", 0))))
+        pool.start(2)
+        await asyncio.sleep(0.3)
+        told.append(capsys.readouterr().err)
+        pool.close()
+
+    asyncio.run(stopped())
+    assert [one.count("is not ready 0.1 s after its start") for one in told] == [0, 1, 1], told

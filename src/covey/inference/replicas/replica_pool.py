@@ -14,6 +14,7 @@ from covey.inference.replicas.replica_forks import ReplicaForks
 from covey.message import Address, Message, MessageStream, streamed
 
 PAUSE = 0.5  # seconds before a replica is started again that was lost before it was ready
+LONG = 30.0  # seconds after which the log has a line about a replica that is not ready yet
 TRIES = 3  # starts of a replica, one after the other, that may fail
 
 
@@ -35,6 +36,7 @@ class ReplicaPool:
         self.present: set[Address] = set()
         self._gone: dict[Address, float] = {}  # when those were lost that are not back yet
         self.lost = 0
+        self._told = False  # that one takes long; said again only after some replica was ready
         self._open = True
 
     async def ready(self) -> None:
@@ -95,6 +97,17 @@ class ReplicaPool:
             return  # it was retired
         self._links[who] = connection = _ReplicaConnection(who, self._heard, self._lost)
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=link)
+        asyncio.get_running_loop().call_later(LONG, self._takes_long, who, connection)
+
+    def _takes_long(self, who: Address, link: _ReplicaConnection) -> None:
+        """Until the first replicas are ready nobody can ask yet, and the model may be large."""
+        late = self._links.get(who) is link and who not in self.present
+        if late and self._open and self._ready.done() and not self._told:
+            self._told = True
+            _log(
+                f"{who} is not ready {LONG:g} s after its start; {len(self.present)} others are ready. "
+                "The process that starts replicas may be stopped, or the machine too busy"
+            )
 
     def _end(self, link: _ReplicaConnection) -> None:
         self._forks[link.who.rank % len(self._forks)].end(link.who.rank)
@@ -102,7 +115,7 @@ class ReplicaPool:
 
     def _heard(self, message: Message) -> None:
         if isinstance(message, ReplicaReady):
-            self._failures[message.sender] = 0
+            self._failures[message.sender], self._told = 0, False
             if (since := self._gone.pop(message.sender, None)) is not None:
                 _log(f"{message.sender} is back after {time.monotonic() - since:.2f} s")
             self.present.add(message.sender)
