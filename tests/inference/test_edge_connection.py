@@ -62,7 +62,8 @@ def test_headers_that_do_not_come_are_not_waited_for(
             assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
         writer.write(begun or b"\r\n")
         drip = asyncio.ensure_future(dripping(writer, b"a" if begun else b"\r\n"))
-        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 408")
+        told = await asyncio.wait_for(reader.read(), 10)
+        assert told.startswith(b"HTTP/1.1 408") or (not begun and told.startswith(b"HTTP/1.1 400")), told
         drip.cancel()
         writer.close()
 
