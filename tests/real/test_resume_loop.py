@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.errors import CheckpointError, PlanError
+from covey.errors import CheckpointError, PeerLost, PlanError
 from covey.observe.result import Result
 from covey.run import launch
 from covey.store.model_store import ModelStore
@@ -120,3 +120,43 @@ def test_a_checkpoint_of_a_task_is_no_loops(room: Room) -> None:
     fit(room.task(), "bsp", 2, steps=40, checkpoint=room.path / "kept", every="0.01s", threads=1)
     with pytest.raises(CheckpointError, match="is of a task"):
         train(room, "bsp", {}, resume=room.path / "kept")
+
+
+TWO_OPTIMIZERS = """
+import os, time
+import torch
+from torch import nn
+import covey
+
+torch.set_default_dtype(torch.float64)
+chance = torch.Generator().manual_seed(7)
+x, y = torch.randn(64, 6, generator=chance), torch.randn(64, 2, generator=chance)
+first, second = nn.Linear(6, 8), nn.Linear(8, 2)
+model = nn.Sequential(first, nn.Tanh(), second)
+rates = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (first, second)]
+with covey.join(model, rates) as member:
+    for epoch in member.epochs(5):
+        for a, b in member.shard((x, y), 4):
+            loss = nn.functional.mse_loss(model(a), b)
+            loss.backward()
+            time.sleep(0.03)  # so that the run is kept in the first of the two steps
+            if {killed} and member.rank and member.steps > 30 and not member.resumed:
+                os.kill(os.getpid(), 9)
+            for rate in rates:
+                member.step(loss, optimizer=rate)
+"""
+
+
+def test_a_gradient_that_waits_for_its_optimizer_is_kept(room: Room) -> None:
+    kept = room.path / "kept"
+    whole = launch(room.script(TWO_OPTIMIZERS.format(killed=False)), [], "allreduce", 2, threads=1)
+    script = room.script(TWO_OPTIMIZERS.format(killed=True))
+    with pytest.raises(PeerLost, match="SIGKILL"):
+        launch(script, [], "allreduce", 2, threads=1, checkpoint=kept, every="150ms")
+    second = launch(script, [], "allreduce", 2, threads=1, resume=kept)
+    assert not differing(whole.weights, second.weights) and second.updates == whole.updates
+
+
+def test_whoever_replaces_a_lost_worker_lacks_gradients_that_wait(room: Room) -> None:
+    with pytest.raises(PlanError, match="two optimizers that step after one backward.*call backward before each"):
+        launch(room.script(TWO_OPTIMIZERS.format(killed=False)), [], "allreduce", 2, threads=1, on_failure="continue")

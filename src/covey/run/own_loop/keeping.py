@@ -22,6 +22,7 @@ from covey.model.randomness import seed_of
 from covey.model.replica import Replica
 from covey.observe.tally import MOST
 from covey.run.own_loop.position import Position, SavedPosition
+from covey.run.own_loop.trained import WaitingGradients
 from covey.run.own_loop.written_weights import WrittenFrozen
 from covey.task.arguments import describe
 
@@ -49,6 +50,7 @@ class LoopState:
         self.position = Position(kept, self.restore, self._rewind)
         self.buffers: list[torch.Tensor] = []
         self.frozen = WrittenFrozen(models, self.saves)
+        self.waiting = WaitingGradients(optimizers)
         self.restored = False
 
     def add(self, things: Iterable[Stateful]) -> None:
@@ -82,12 +84,14 @@ class LoopState:
             "position": msgspec.to_builtins(self.position.here(), str_keys=True),
             "settings": [_settings(group) for optimizer in self.optimizers for group in optimizer.param_groups],
             "keep": [thing.state_dict() for thing in self.keep], "chance": _chance(), "frozen": self.frozen.state(),
+            "waiting": self.waiting.state(),
         }  # fmt: skip
 
     def common(self, under_way: bool) -> dict[str, Any]:
         """(While the loop waits in a step) The same without what is this worker's own; or before that step."""
         position = msgspec.to_builtins(self.position.here(under_way), str_keys=True)
-        return {name: value for name, value in self.state().items() if name != "chance"} | {"position": position}
+        own = ("chance", "waiting")
+        return {name: value for name, value in self.state().items() if name not in own} | {"position": position}
 
     def follow(self, past: dict[str, Any]) -> None:
         """(Before the loop begins) Go on where the loop of another worker is."""
@@ -115,7 +119,8 @@ class LoopState:
             self._load(number)
         if not self.position.kept.asked:
             self._rewind()
-        self.frozen.restore(self.past.get("frozen", {}))  # older checkpoints have none
+        self.frozen.restore(self.past.get("frozen", {}))  # older checkpoints have neither
+        self.waiting.restore(self.past.get("waiting", {}))
         if "chance" in self.past:  # another worker's is not given
             _restore_chance(self.past["chance"])
 

@@ -124,12 +124,12 @@ class Member:
         """The step to start from: 0, or after a resume the last one taken; the same whenever it is asked.
 
         Asking tells covey that the loop, which draws its own batches, begins there; otherwise it repeats earlier
-        iterations without stepping. So ask before the first `member.step`, and only if the loop does begin there.
+        iterations without stepping. So ask before the first `member.step`, where each iteration has exactly one step.
 
         >>> range(member.first_step(), 1000)
         range(0, 1000)
         """
-        return self._position.first_step()
+        return self._position.first_step(len(self.optimizers))
 
     def _begin_pass(self) -> Pass | None:
         """(Of loaders) Another pass over data, in the same order on all workers; None if it was over already."""

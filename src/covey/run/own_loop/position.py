@@ -160,12 +160,17 @@ class Position:
             self.restore()
         return False
 
-    def first_step(self) -> int:
+    def first_step(self, optimizers: int = 1) -> int:
         """The last step that was taken before the run was kept, 0 if none was; the same number whenever it is asked.
 
         Asking says that the loop, which draws its own batches, begins there. Without this it goes through all its steps
         again, and takes none of them.
         """
+        if optimizers > 1:
+            raise PlanError(
+                "member.first_step is for loops with one step in each iteration, and several optimizers take more: "
+                "leave it out, as in range(1000): a resumed loop then repeats its iterations without stepping"
+            )
         if self.kept.passes:
             raise PlanError(
                 "member.first_step: this loop's batches come from member.loader or member.shard, which skip them"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -83,3 +83,48 @@ def note_steps(optimizers: Sequence[Optimizer]) -> None:
     """Let no scheduler warn that no step came before it: servers may step, or the run goes on from earlier steps."""
     for each in optimizers:
         each._opt_called = True  # type: ignore[attr-defined]
+
+
+class WaitingGradients:
+    """Of a loop that may step several optimizers in turn after one backward."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._aside: list[tuple[nn.Parameter, Tensor | None]] = []
+        self._left: list[tuple[nn.Parameter, Tensor, int]] = []  # with the gradient's version
+
+    def set_aside(self, chosen: Optimizer) -> None:
+        """(Before a step) Take away what other optimizers step."""
+        others = [each for each in self._optimizers if each is not chosen]
+        if not others:
+            return
+        mine = {id(parameter) for parameter in parameters_of(chosen)}
+        self._aside = [(p, p.grad) for each in others for p in parameters_of(each) if id(p) not in mine]
+        for parameter, _ in self._aside:
+            parameter.grad = None
+
+    def give_back(self) -> None:
+        """(After it)"""
+        for parameter, grad in self._aside:
+            parameter.grad = grad
+        self._left = [(one, grad, grad._version) for one, grad in self._aside if grad is not None]
+        self._aside = []
+
+    def used(self, chosen: Optimizer) -> bool:
+        """Whether an optimizer is about to step on gradients that have waited."""
+        mine = {id(parameter) for parameter in parameters_of(chosen)}
+        return any(id(one) in mine and one.grad is grad and grad._version == was for one, grad, was in self._left)
+
+    def state(self) -> dict[str, Tensor]:
+        """(In a step) Those that wait, by the parameter's number."""
+        numbers = {id(parameter): str(number) for number, parameter in enumerate(self._parameters())}
+        return {numbers[id(one)]: grad.detach().clone() for one, grad in self._aside if grad is not None}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        """(When the same batch has been gone through again) What it gave now is of newer weights."""
+        parameters = self._parameters()
+        for number, grad in kept.items():
+            parameters[int(number)].grad = grad.to(parameters[int(number)]).view_as(parameters[int(number)])
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for optimizer in self._optimizers for parameter in parameters_of(optimizer)]

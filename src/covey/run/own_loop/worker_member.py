@@ -174,6 +174,7 @@ class WorkerMember(Member):
         counted = self._counts.take(samples)
         if self._elastic:
             self._check_dealt(counted)
+            self._check_fresh(chosen)
         if self._one_batch and counted.mine and lacks_gradient(chosen):
             raise PlanError(
                 f"worker {self.rank} calls member.step after {self.steps - 1} steps without any gradient, and the mean "
@@ -182,7 +183,7 @@ class WorkerMember(Member):
             )
         if not counted.divided and not self.rank:
             self._warn("undivided", UNDIVIDED)
-        set_aside = self._set_aside(chosen)
+        self._keeping.waiting.set_aside(chosen)
         if self._one_batch:
             self._weigh(chosen, counted)
         self._clip(max_norm)
@@ -193,8 +194,7 @@ class WorkerMember(Member):
         self._position.count(counted.each)
         self._turns.give(float("nan") if loss is None else loss, counts, counted.mine)
         self._wait()
-        for parameter, grad in set_aside:
-            parameter.grad = grad
+        self._keeping.waiting.give_back()
 
     def _warn_of_writes(self) -> None:
         if name := self._written.check():
@@ -221,6 +221,15 @@ class WorkerMember(Member):
                 f"{option('checkpoint', 'DIR')}"
             )
 
+    def _check_fresh(self, chosen: Optimizer) -> None:
+        """Refuse gradients that have waited for this step, which whoever replaces this worker would not have."""
+        if self._keeping.waiting.used(chosen):
+            raise PlanError(
+                f"{option('on_failure', 'continue')} and two optimizers that step after one backward: whoever replaces "
+                "a worker that is lost between the two lacks the gradients of the second; call backward before each "
+                f"member.step, or use {option('on_failure', 'restart')} with {option('checkpoint', 'DIR')}"
+            )
+
     def _weigh(self, chosen: Optimizer, counted: StepSamples) -> None:
         """Let this gradient count by its samples where programs take the mean of all workers'."""
         everybody = counted.everybody
@@ -245,17 +254,6 @@ class WorkerMember(Member):
         if max_norm is not None:
             self._seat.check_clip()
         self._replica.updates.clip_norm = max_norm
-
-    def _set_aside(self, chosen: Optimizer) -> list[tuple[nn.Parameter, Tensor | None]]:
-        """Gradients of parameters that another optimizer steps wait for that optimizer's step."""
-        others = [each for each in self.optimizers if each is not chosen]
-        if not others:
-            return []
-        mine = {id(parameter) for parameter in parameters_of(chosen)}
-        found = [(p, p.grad) for each in others for p in parameters_of(each) if id(p) not in mine]
-        for parameter, _ in found:
-            parameter.grad = None
-        return found
 
     # -- what the loop says to the launcher ---------------------------------------------------------------------------
 
