@@ -47,7 +47,7 @@ class Window:
 
 def members(source: ShardSource, entry: ShardEntry) -> Iterator[TarFile]:
     """The plain files of a tar file. Folders are skipped; links and devices are refused."""
-    window, at, longer = Window(source, entry), 0, ""
+    window, at, longer, sparse = Window(source, entry), 0, "", False
     while at + BLOCK <= entry.size:
         block = window.read(at, at + BLOCK)
         if not block.strip(b"\0"):
@@ -59,11 +59,17 @@ def members(source: ShardSource, entry: ShardEntry) -> Iterator[TarFile]:
         if header.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
             if header.size > LONGEST:
                 raise source.error(entry.name, f"has a name of {header.size} bytes")
-            longer = _long_name(header.type, window.read(start, start + header.size)) or longer
+            name, more = _long_name(header.type, window.read(start, start + header.size))
+            longer, sparse = name or longer, sparse or more
+        elif sparse or header.type == tarfile.GNUTYPE_SPARSE:
+            name = longer or header.name
+            raise source.error(entry.name, f"has {name!r}, a sparse file: write the tar file anew, without --sparse")
         elif header.isreg():
             yield TarFile(longer or header.name, start, header.size)
             longer = ""
-        elif header.type not in (tarfile.DIRTYPE, tarfile.XGLTYPE):
+        elif header.type == tarfile.DIRTYPE:
+            longer = ""
+        elif header.type != tarfile.XGLTYPE:
             raise source.error(entry.name, f"has {header.name!r}, which is a link or a device: only files are read")
         at = start + -(-header.size // BLOCK) * BLOCK
     raise source.error(entry.name, "has no end: it is truncated, or no tar file")
@@ -76,16 +82,30 @@ def _header(source: ShardSource, entry: ShardEntry, at: int, block: bytes) -> ta
         raise source.error(entry.name, f"has no tar header at byte {at}: {error}") from None
 
 
-def _long_name(kind: bytes, data: bytes) -> str:
+def _long_name(kind: bytes, data: bytes) -> tuple[str, bool]:
+    """The name of the next file, and whether it is sparse: without its empty parts."""
     if kind == tarfile.GNUTYPE_LONGNAME:
-        return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
-    for line in data.split(b"\n"):  # of pax: "30 path=folder/name"
-        key, _, value = line.partition(b" ")[2].partition(b"=")
-        if key == b"size":
-            raise ValueError("a file of more than 8 GiB cannot be read")
-        if key == b"path":
-            return value.decode("utf-8", "surrogateescape")
-    return ""
+        return data.rstrip(b"\0").decode("utf-8", "surrogateescape"), False
+    found = pax_records(data)
+    name = found.get(b"GNU.sparse.name") or found.get(b"path", b"")
+    sparse = any(key.startswith(b"GNU.sparse.") for key in found)
+    if b"size" in found and not sparse:
+        raise ValueError("a file of more than 8 GiB cannot be read")
+    return name.decode("utf-8", "surrogateescape"), sparse
+
+
+def pax_records(data: bytes) -> dict[bytes, bytes]:
+    """The records of an extended header, such as "23 path=folder/name": each begins with its own length."""
+    found, at = {}, 0
+    while at < len(data):
+        digits = data[at : at + 8].partition(b" ")[0]
+        length = int(digits) if digits.isdigit() else 0
+        key, equals, value = data[at + len(digits) + 1 : at + length].partition(b"=")
+        if not key or not equals or at + length > len(data) or not value.endswith(b"\n"):
+            raise ValueError(f"its extended header has no record at byte {at}")
+        found[key] = value[:-1]
+        at += length
+    return found
 
 
 def split_name(name: str) -> tuple[str, str]:
