@@ -6,10 +6,12 @@ import io
 import shutil
 import subprocess
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+import covey
 from covey.errors import ShardError
 from tests.data.storage.test_hostile_shards import everything
 
@@ -55,3 +57,13 @@ def test_a_record_of_pax_is_as_long_as_it_says(tmp_path: Path) -> None:
 def test_the_long_name_of_a_folder_is_not_that_of_the_next_file(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(pax({"d": b"", "0.txt": b"one"}, {"path": "long/" * 40}, tarfile.DIRTYPE))
     assert everything(tmp_path, "tar") == [{"txt": "one"}]
+
+
+def test_what_a_shard_takes_grows_with_its_files_not_with_samples_times_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(pax({f"{number}.c{number}": b"" for number in range(500)}, {}))
+    tracemalloc.start()
+    data = covey.data.remote(tmp_path, "tar")
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(data) == 500 and data[499] == {"c499": b""}
+    assert taken < 4 << 20, "a table of 250,000 cells takes more"

@@ -116,7 +116,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 class OpenTar(OpenShard):
-    """Where each column of each sample lies: two tables, with a size of -1 where a sample lacks a column."""
+    """Where the files of each sample lie: sample i has the rows of `files` from `ends[i]` up to `ends[i + 1]`."""
 
     def __init__(self, source: ShardSource, entry: ShardEntry, wanted: tuple[str, ...]) -> None:
         self.source, self.name = source, entry.name
@@ -124,24 +124,26 @@ class OpenTar(OpenShard):
         self.samples = len(self.keys)
         everything = dict.fromkeys(column for sample in found for column in sample)
         self.columns = wanted_columns(source, entry.name, everything, wanted)
-        self.needed = len(wanted)
+        self.needed = len(set(wanted))
         self.decoders = [_decoder(source, entry.name, column) for column in self.columns]
-        cells = [[sample.get(column, TarFile("", 0, -1)) for column in self.columns] for sample in found]
-        self.starts = np.array([[cell.start for cell in row] for row in cells], dtype=np.int64)
-        self.sizes = np.array([[cell.size for cell in row] for row in cells], dtype=np.int64)
+        number = {column: at for at, column in enumerate(self.columns)}
+        rows = [
+            sorted((number[column], file.start, file.size) for column, file in sample.items() if column in number)
+            for sample in found
+        ]
+        self.ends = np.cumsum([0, *map(len, rows)])
+        self.files = np.array([file for row in rows for file in row], dtype=np.int64).reshape(-1, 3)
 
     def sample(self, number: int) -> Sample:
-        starts, sizes = self.starts[number].tolist(), self.sizes[number].tolist()
-        there = [at for at, size in enumerate(sizes) if size >= 0]
+        there = self.files[self.ends[number] : self.ends[number + 1]].tolist()
         if len(there) < self.needed:
             raise ValueError(
-                f"{self.keys[number]} has only {', '.join(self.columns[at] for at in there) or 'other columns'}"
+                f"{self.keys[number]} has only {', '.join(self.columns[at] for at, _, _ in there) or 'other columns'}"
             )
-        first = min(starts[at] for at in there)
-        data = self.source.read(self.name, first, max(starts[at] + sizes[at] for at in there))
+        first = min(start for _, start, _ in there)
+        data = self.source.read(self.name, first, max(start + size for _, start, size in there))
         return {
-            self.columns[at]: self.decoders[at](data[starts[at] - first : starts[at] - first + sizes[at]])
-            for at in there
+            self.columns[at]: self.decoders[at](data[start - first : start - first + size]) for at, start, size in there
         }
 
 
