@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from copy import copy
 from pathlib import Path
 
@@ -93,6 +94,26 @@ def test_a_file_that_is_written_to_is_refused_and_a_replaced_one_stays_what_it_w
     assert source.size("part/b.bin") == len(BYTES)
     (folder / "part/b.bin").write_bytes(BYTES + b"more")
     with pytest.raises(ShardError, match="shard 'part/b.bin' changed while it was read"):
+        source.read("part/b.bin", 0, 2)
+
+
+@pytest.mark.parametrize("hashes", [True, False])
+def test_a_file_whose_time_was_put_back_is_checked_again(folder: Path, hashes: bool) -> None:
+    found = [msgspec.structs.replace(entry, hashes=()) for entry in entries(FolderSource(folder))]
+    source = CheckedSource(FolderSource(folder), entries(FolderSource(folder)) if hashes else found)
+    assert source.read("a.bin", 0, 2) + source.read("part/b.bin", 0, 2) == BYTES[:2] + BYTES[::-1][:2]
+    (folder / "new").write_bytes(b"new")
+    os.replace(folder / "new", folder / "a.bin")
+    assert source.read("a.bin", 0, 2) == BYTES[:2], "replaced: it stays what it was"
+    file, known = folder / "part/b.bin", (folder / "part/b.bin").stat()
+    time.sleep(0.02)  # a tick of the clock that stamps files
+    os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
+    if hashes:
+        assert source.read("part/b.bin", 0, 2) == BYTES[::-1][:2], "touched, with the same bytes"
+    with file.open("r+b") as opened:
+        opened.write(b"other")
+    os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
+    with pytest.raises(ShardError, match="'part/b.bin' " + ("is damaged, or changed" if hashes else "was changed")):
         source.read("part/b.bin", 0, 2)
 
 

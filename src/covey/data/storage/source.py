@@ -63,7 +63,7 @@ class FolderSource(ShardSource):
             raise PlanError(
                 f"there is no folder {folder}; name a folder of shards, or a URL such as s3://bucket/folder"
             )
-        self._open: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: the handle, its size and time of change
+        self._open: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: the handle, its size and time of writing
 
     def names(self) -> tuple[str, ...]:
         found = (path for path in self.folder.rglob("*") if path.is_file())
@@ -86,6 +86,11 @@ class FolderSource(ShardSource):
         if len(data) != stop - start:
             raise self.error(name, f"ends after {known[0]} bytes; bytes {start} to {stop} were asked for")
         return data
+
+    def touched(self, name: str) -> tuple[int, int]:
+        """When the file or anything about it was last changed, which nobody can put back, and how many names it has."""
+        known = os.fstat(self._opened(name)[0])
+        return known.st_ctime_ns, known.st_nlink
 
     def _opened(self, name: str) -> tuple[int, tuple[int, int]]:
         if name not in self._open:

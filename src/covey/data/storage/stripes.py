@@ -17,8 +17,9 @@ MEMORY = 256 << 20  # bytes of stripes that a process keeps of a source that is 
 class CheckedSource(ShardSource):
     """The shards of an index. What is read is read in whole stripes, and each must have the hash that the index says.
 
-    Of a folder each stripe is checked once in a process, when it is first touched. Of other sources checked stripes are
-    kept in memory, the least recently used ones are dropped. A cache overrides `part` and `bring`.
+    Of a folder each stripe is checked once in a process, when it is first read, and again after its file was touched.
+    Of other sources checked stripes are kept in memory, the least recently used ones are dropped. A cache overrides
+    `part` and `bring`.
     """
 
     def __init__(self, source: ShardSource, entries: Iterable[ShardEntry], memory: int = MEMORY) -> None:
@@ -26,7 +27,7 @@ class CheckedSource(ShardSource):
         self.source, self.memory = source, memory
         self.local = isinstance(source, FolderSource)
         self.entries = {entry.name: entry for entry in entries}
-        self._checked: set[tuple[str, int]] = set()
+        self._checked: dict[str, tuple[tuple[int, int], set[int]]] = {}  # since when, and which stripes
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._coming: dict[tuple[str, int], Future[bytes]] = {}
         self._bytes = 0
@@ -50,9 +51,8 @@ class CheckedSource(ShardSource):
         entry = self.entries[name]
         if not 0 <= start <= stop <= entry.size:
             raise self.error(name, f"has {entry.size} bytes; bytes {start} to {stop} were asked for")
-        if self.local:
-            self._check(entry, start, stop)
-            return self.source.read(name, start, stop)
+        if isinstance(self.source, FolderSource) and self.local:
+            return self._read_file(self.source, entry, start, stop)
         parts = [self.part(entry, number, first, last) for number, first, last in entry.parts(start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -64,14 +64,28 @@ class CheckedSource(ShardSource):
         """The bytes of a stripe that is not in memory."""
         return self.stripe(entry, number)
 
-    def _check(self, entry: ShardEntry, start: int, stop: int) -> None:
+    def _read_file(self, source: FolderSource, entry: ShardEntry, start: int, stop: int) -> bytes:
+        while True:
+            touched = source.touched(entry.name)
+            self._check(entry, start, stop, touched)
+            data = source.read(entry.name, start, stop)
+            if source.touched(entry.name) == touched:
+                return data
+
+    def _check(self, entry: ShardEntry, start: int, stop: int, touched: tuple[int, int]) -> None:
         if self.source.size(entry.name) != entry.size:
             there = self.source.size(entry.name)
             raise self.error(entry.name, f"has {there} bytes, and the index says {entry.size}: truncated, or changed")
+        known, numbers = self._checked.get(entry.name, (touched, set()))
+        if known != touched:
+            if not entry.hashes and known[1] == touched[1]:  # else it may have been replaced: it stays what it was
+                raise self.error(entry.name, "was changed during the run, and has no hashes to check it by")
+            numbers = set()
+        self._checked[entry.name] = touched, numbers
         for number in range(start // entry.stripe, -(-stop // entry.stripe)):
-            if (entry.name, number) not in self._checked:
+            if number not in numbers:
                 self.stripe(entry, number)
-                self._checked.add((entry.name, number))
+                numbers.add(number)
 
     def _near(self, entry: ShardEntry, number: int) -> bytes:
         key = entry.name, number
