@@ -7,7 +7,7 @@ import os
 import resource
 from itertools import count
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from covey.inference.limited_connection import LimitedConnection
 
 PATIENCE = 10.0  # seconds until the headers of a request are there
 REFUSED = 64  # connections beyond the most, which are told that there are too many
@@ -27,7 +27,7 @@ def most_connections(wanted: int, replicas: int) -> int:
     return max(FEWEST, min(wanted, files - there - 2 * replicas - SPARE - REFUSED))
 
 
-class EdgeConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class EdgeConnection(LimitedConnection):
     """A client's connection: closed where headers do not come, and the longest silent one where there are too many."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
