@@ -22,6 +22,7 @@ PART = ".part"  # how the name of a stripe ends that is being fetched
 PATIENCE = 60.0  # seconds in which another process should have fetched a stripe
 LOOK = 0.01  # seconds between two looks whether it has
 AGAIN = 30.0  # seconds before another try to store stripes, after there was no room for one
+DAMAGED = (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.EIO)  # faults of a file
 TRIES = 100  # to open a file that others replace
 
 
@@ -40,14 +41,27 @@ class CachedSet:
         self._say, self._said = say, set[str]()
         self._checked: dict[str, tuple[int, ...]] = {}  # by name: the state of the file that had the right bytes
         self._no_room = -AGAIN  # when there was none
-        self._close = finalize(self, os.close, self._use())
-        if place and not (self.folder / PLACE).exists():
-            with suppress(OSError):
+        self._close: finalize[..., CachedSet] | None = None
+        self._tried = -AGAIN  # when the set could not be locked
+        self._hold()
+        with suppress(OSError):
+            if place and not (self.folder / PLACE).exists():
                 write(self.folder / PLACE, place[:1000], ours=True)
 
     def close(self) -> None:
         """Use it no more."""
-        self._close()
+        if self._close:
+            self._close()
+
+    def _hold(self) -> None:
+        """Keep others from removing the set, if it can be locked; on a read-only disk it is used without."""
+        if self._close or time.monotonic() - self._tried < AGAIN:
+            return
+        try:
+            self._close = finalize(self, os.close, self._use())
+        except OSError as error:
+            self._tried = time.monotonic()
+            self._tell(f"{self.folder} cannot be used ({error.strerror}): what is not there is read from its source")
 
     def read(self, stripe: Stripe, first: int = 0, last: int | None = None) -> bytes | None:
         """Bytes of a stripe; None if it is not there, or is not what it should be: then it is removed."""
@@ -56,19 +70,26 @@ class CachedSet:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
-        except OSError:
-            self._discard(path, "is a link, or cannot be opened")
+        except OSError as error:
+            self._failed(path, error)
             return None
         try:
             if why := self._check(stripe, handle):
                 self._discard(path, why, os.fstat(handle).st_size)
                 return None
             return os.pread(handle, (stripe.size if last is None else last) - first, first)
-        except OSError:
-            self._discard(path, "cannot be read")
+        except OSError as error:
+            self._failed(path, error)
             return None
         finally:
             os.close(handle)
+
+    def _failed(self, path: Path, error: OSError) -> None:
+        """Remove a file only if the fault is its own: one of a process, such as too many open files, passes."""
+        if error.errno in DAMAGED:
+            self._discard(path, "is a link, or cannot be read")
+        else:
+            self._tell(f"{self.folder} cannot be read ({error.strerror}): stripes are read from their source")
 
     def _check(self, stripe: Stripe, handle: int) -> str:
         """What is wrong with a file, if anything is; one that has not changed since is not read again."""
@@ -85,6 +106,7 @@ class CachedSet:
 
     def fill(self, stripe: Stripe, fetch: Callable[[], bytes]) -> bytes:
         """The bytes of a stripe, fetched and stored unless another process does so; who comes meanwhile waits."""
+        self._hold()
         with self._filling(stripe) as part:
             if (found := self.read(stripe)) is not None:
                 return found
@@ -110,8 +132,9 @@ class CachedSet:
             yield handle
         finally:
             if handle is not None:
-                if _is(handle, part):  # it has not become the stripe
-                    part.unlink(missing_ok=True)
+                with suppress(OSError):
+                    if _is(handle, part):  # it has not become the stripe
+                        part.unlink(missing_ok=True)
                 os.close(handle)
 
     def _locked(self, part: Path) -> int | None:
@@ -152,7 +175,8 @@ class CachedSet:
         self._checked.pop(path.name, None)
         remove(path)
         if size:
-            self.cache.release(size)
+            with suppress(OSError):  # the next who finds too little room counts anew
+                self.cache.release(size)
 
     def _tell(self, line: str) -> None:
         if line not in self._said:
@@ -168,10 +192,14 @@ class CachedSet:
             with suppress(FileNotFoundError):  # it was removed meanwhile
                 make_private(self.folder)
                 handle = _opened(used)
-                fcntl.flock(handle, fcntl.LOCK_SH)
-                if _is(handle, used):
-                    os.utime(handle)
-                    return handle
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH)
+                    if _is(handle, used):
+                        os.utime(handle)
+                        return handle
+                except OSError:
+                    os.close(handle)
+                    raise
                 os.close(handle)
         raise PlanError(f"{self.folder} is removed again and again: name another folder for the cache")
 

@@ -76,7 +76,10 @@ class KeeperLine:
         self.process = os.getpid()
         self._stream = MessageStream(HERE, LARGEST)
         self._came: list[Message] = []
-        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX)
+        except OSError:  # too many open files
+            raise KeeperGone from None
         self._socket.settimeout(PATIENCE)
         try:
             with socket_path(folder) as path:

@@ -22,6 +22,7 @@ from covey.engines.service.greeting import Hello, NotWelcome, Welcome
 from covey.engines.service.role_loop import LoopRole, RoleLoop, closing
 from covey.engines.service.service_port import PortTerms, ServicePort
 from covey.engines.transport.refusals import Refusals
+from covey.errors import PlanError
 from covey.membership import Departed
 from covey.message import Address
 from covey.observe.instruments import Instrument
@@ -30,21 +31,40 @@ from covey.version import __version__
 
 LOOK = 0.05  # seconds between two looks whether a peer can be dialled again, or a person wants it to end
 IDLE = 600.0  # seconds after which a set that nobody asks for may be removed
+SETS = 64  # that are open at once
+SAID = 100  # different lines about what cannot be served or kept
 UNREAD = 4096  # messages of a peer that may lie unread: one of each of its readers
 
 
 class KeptSets:
-    """The sets of which the keeper has served something lately: nobody removes them."""
+    """The sets of which the keeper has served something lately: nobody removes them.
+
+    What cannot be opened is told, and not there: a keeper serves on.
+    """
 
     def __init__(self, cache: CacheFolder, say: Callable[[str], None]) -> None:
-        self._cache, self._say = cache, say
+        self._cache, self._say, self._said = cache, say, set[str]()
         self._open: dict[str, tuple[CachedSet, float]] = {}
 
     def read(self, stripe: Stripe, first: int, last: int) -> bytes | None:
-        return self._set(stripe).read(stripe, first, last)
+        try:
+            if not (self._cache.folder / stripe.set).is_dir():
+                return None
+            return self._set(stripe).read(stripe, first, last)
+        except (OSError, PlanError) as error:
+            self._tell(error)
+            return None
 
     def store(self, stripe: Stripe, data: bytes) -> None:
-        self._set(stripe).store(stripe, data)
+        try:
+            self._set(stripe).store(stripe, data)
+        except (OSError, PlanError) as error:
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        if str(error) not in self._said and len(self._said) < SAID:
+            self._said.add(str(error))
+            self._say(f"a stripe could not be served or kept: {error}")
 
     def _set(self, stripe: Stripe) -> CachedSet:
         now = time.monotonic()
@@ -53,7 +73,10 @@ class KeptSets:
         found = (
             self._open[stripe.set][0] if stripe.set in self._open else CachedSet(self._cache, stripe.set, "", self._say)
         )
+        self._open.pop(stripe.set, None)
         self._open[stripe.set] = found, now
+        while len(self._open) > SETS:
+            self._open.pop(next(iter(self._open)))[0].close()
         return found
 
 

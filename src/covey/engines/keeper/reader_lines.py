@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -59,6 +60,7 @@ class ReaderLines:
         self._lines: dict[int, ReaderLine] = {}
         self._readers: dict[Address, ReaderLine] = {}
         self._numbers = count()
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.ready = select.epoll()
         self._listen(folder)
 
@@ -97,10 +99,16 @@ class ReaderLines:
         self._listening.close()
         self.ready.close()
         os.close(self._lock)
+        os.close(self._spare)
 
     def _accept(self) -> None:
         with suppress(BlockingIOError):
-            line, _ = self._listening.accept()
+            try:
+                line, _ = self._listening.accept()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                return self._turn_away()
             if user_of(line) != os.geteuid() or len(self._lines) >= MOST:
                 line.close()
                 return
@@ -108,6 +116,14 @@ class ReaderLines:
             reader = ReaderLine(line, Address(READER, next(self._numbers)))
             self._lines[line.fileno()] = self._readers[reader.who] = reader
             self.ready.register(line, select.EPOLLIN)
+
+    def _turn_away(self) -> None:
+        """Hang up on a reader for whom there is no file left, in place of a spare one; it goes on without."""
+        os.close(self._spare)
+        try:
+            self._listening.accept()[0].close()
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _hear(self, line: ReaderLine) -> list[Message]:
         news: list[Message] = []
