@@ -134,6 +134,48 @@ def test_shards_behind_a_web_server(tmp_path: Path) -> None:
         server.shutdown()
 
 
+class Careless(Quiet):
+    """Ignores If-Match, and gives as much as it likes."""
+
+    tag, endless, sent = "first", False, 0
+
+    def end_headers(self) -> None:
+        self.send_header("ETag", f'"{self.tag}"')
+        super().end_headers()
+
+    def do_GET(self) -> None:
+        if not Careless.endless:
+            return super().do_GET()
+        self.send_response(206)
+        self.send_header("Content-Range", "bytes 0-3/300")
+        self.send_header("Content-Length", str(1 << 28))
+        self.end_headers()
+        try:
+            while Careless.sent < 1 << 28:
+                self.wfile.write(bytes(1 << 16))
+                Careless.sent += 1 << 16
+        except OSError:
+            pass
+        return None
+
+
+def test_a_server_that_ignores_what_it_is_asked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shard").write_bytes(bytes(300))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Careless, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = ObjectSource(f"http://127.0.0.1:{server.server_address[1]}")
+        assert source.read("shard", 0, 4) == bytes(4)
+        monkeypatch.setattr(Careless, "tag", "second")
+        with pytest.raises(ShardError, match="changed after the run began"):
+            source.read("shard", 0, 4)
+        monkeypatch.setattr(Careless, "tag", "first")
+        monkeypatch.setattr(Careless, "endless", True)
+        with pytest.raises(ShardError, match="gave more bytes than that; bytes 0 to 4 were asked for"):
+            source.read("shard", 0, 4)
+        server.shutdown()
+    assert Careless.sent < 1 << 26
+
+
 @pytest.mark.full
 def test_seventeen_ranges_beat_a_limit_of_each_request_fourteen_times(
     tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from covey.data.storage.ranges import MOST, RequestCount, split
 from covey.data.storage.source import ShardSource, checked_name
 from covey.errors import PlanError
 
+CHANGED = "changed after the run began: shards must not be replaced during a run"
+CHUNK = 1 << 20  # bytes of an answer that are handed on at once
 SCHEMES = ("s3", "gs", "http", "https")
 _USED_BY: dict[str, int] = {}  # the process that obstore has threads in; a forked one inherits the entry
 
@@ -70,13 +73,16 @@ class ObjectSource(ShardSource):
         options = {"range": (start, stop), **({"if_match": tag} if tag else {})}
         try:
             answer = obstore.get(store, checked_name(name), options=options)
-            data = bytes(answer.bytes())
+            if tag and _plain(answer.meta["e_tag"] or tag) != _plain(tag):  # a server may ignore if_match
+                raise self.error(name, CHANGED)
+            data = _first(answer.stream(min_chunk_size=CHUNK), stop - start + 1)
         except obstore.exceptions.PreconditionError:
-            raise self.error(name, "changed after the run began: shards must not be replaced during a run") from None
+            raise self.error(name, CHANGED) from None
         except (OSError, ValueError, obstore.exceptions.BaseError) as error:
             raise self.error(name, f"cannot be read: {_words(error)}") from None
         if len(data) != stop - start:
-            raise self.error(name, f"gave {len(data)} bytes; bytes {start} to {stop} were asked for")
+            many = f"{len(data)} bytes" if len(data) < stop - start else "more bytes than that"
+            raise self.error(name, f"gave {many}; bytes {start} to {stop} were asked for")
         self.received += len(data)
         return data
 
@@ -132,6 +138,22 @@ class ObjectSource(ShardSource):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["url"], state["requests"])  # type: ignore[misc]
         self._known = state["known"]
+
+
+def _first(chunks: Iterable[Any], most: int) -> bytes:
+    """The first bytes of an answer, however many follow."""
+    found, size = list[bytes](), 0
+    for chunk in chunks:
+        found.append(bytes(chunk))
+        size += len(found[-1])
+        if size >= most:
+            break
+    return b"".join(found)[:most]
+
+
+def _plain(tag: str) -> str:
+    """An ETag without the marks around it, which servers write in one answer and omit in another."""
+    return tag.removeprefix("W/").strip('"')
 
 
 def _words(error: Exception) -> str:
