@@ -23,6 +23,7 @@ SOCKET = "keeper.socket"
 ME, HERE = Address(READER, 0), Address(KEEPER, 0)  # what both are called on this line
 PATIENCE = 60.0  # seconds in which a keeper answers
 AGAIN = 5.0  # seconds before another try to reach a keeper that was not there
+LEFT_OUT = 600.0  # seconds in which one is not asked that did not answer in time
 CHUNK = 1 << 20
 
 
@@ -30,12 +31,16 @@ class KeeperGone(Exception):
     """There is no keeper on this host, or it does not answer: whoever reads goes on without it."""
 
 
+class KeeperSilent(KeeperGone):
+    """It took a question, and did not answer in time."""
+
+
 class KeeperClient:
     """Asks the keeper. Every thread has a line of its own, and so has a process that was forked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lines = folder, threading.local()
-        self._tried = -AGAIN  # when nobody was there
+        self._asked_again = 0.0  # when a keeper that was not there, or was silent, is asked again
 
     def read(self, stripe: Stripe, first: int, last: int, fetch: Callable[[], bytes]) -> tuple[bytes, bool]:
         """Bytes of a stripe, and whether `fetch` had to read it from its source; KeeperGone if nobody answers."""
@@ -44,12 +49,17 @@ class KeeperClient:
             data: bytes = await Compute(fetch)
             return data
 
+        if time.monotonic() < self._asked_again:
+            self.hang_up()
+            raise KeeperGone
         line: KeeperLine | None = getattr(self._lines, "line", None)
         if line is None or line.process != os.getpid():
             line = self._lines.line = self._dial()
         try:
             return line.perform(read_stripe(HERE, stripe, first, last, fetched))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeeperSilent):
+                self._asked_again = time.monotonic() + LEFT_OUT
             self.hang_up()
             raise
 
@@ -60,12 +70,10 @@ class KeeperClient:
             line.close()
 
     def _dial(self) -> KeeperLine:
-        if time.monotonic() - self._tried < AGAIN:
-            raise KeeperGone
         try:
             return KeeperLine(self._folder)
         except KeeperGone:
-            self._tried = time.monotonic()
+            self._asked_again = time.monotonic() + AGAIN
             raise
 
 
@@ -114,6 +122,8 @@ class KeeperLine:
                 return self._socket.sendall(streamed(stamped(effect.body, ME, copy=False)))
             assert isinstance(effect, Receive), "a reader sends, receives and fetches"
             return self._receive()
+        except TimeoutError:
+            raise KeeperSilent from None
         except (OSError, WireError):
             raise KeeperGone from None
 
