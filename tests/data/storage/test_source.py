@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import covey
 from covey.data.storage.index import INDEX, ShardEntry, ShardIndex, hashed, read_index
 from covey.data.storage.source import FolderSource, ShardSource, checked_name
 from covey.data.storage.stripes import CheckedSource
@@ -187,3 +188,17 @@ def test_checked_shards_from_afar_are_kept_in_memory_up_to_a_limit() -> None:
         checked.read("b", 8192, 8193)
     with pytest.raises(ShardError, match="has 20480 bytes; bytes 5 to 20481"):
         checked.read("a", 5, 20481)
+
+
+def test_an_index_that_is_too_large_is_not_read(folder: Path) -> None:
+    with (folder / INDEX).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ShardError, match="shard 'shards.json' has 1099511627776 bytes; the limit is"):
+        read_index(FolderSource(folder))
+
+
+def test_more_samples_than_can_be_numbered_are_refused(folder: Path) -> None:
+    two = [msgspec.structs.replace(entry, samples=(1 << 63) - 1) for entry in entries(FolderSource(folder))]
+    (folder / INDEX).write_bytes(msgspec.json.encode(ShardIndex(format="tar", shards=tuple(two))))
+    with pytest.raises(ShardError, match="18446744073709551614 samples are more than there can be"):
+        covey.data.remote(folder)

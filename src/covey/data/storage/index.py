@@ -80,7 +80,7 @@ INDEX_FILE: WireFormat[ShardIndex] = WireFormat("index of shards", ShardIndex, "
 
 def read_index(source: ShardSource) -> ShardIndex:
     """The index of a place, with nothing in it believed; ShardError if it is not one."""
-    index = INDEX_FILE.read(source.whole(INDEX), source.place)
+    index = INDEX_FILE.read(source.whole(INDEX, INDEX_FILE.most), source.place)
     if index.version != 1:
         raise ShardError(f"{source.place}: {INDEX} has version {index.version}; this covey reads version 1")
     check_entries(source, index.shards)

@@ -62,7 +62,7 @@ MDS_HEADER: WireFormat[dict[str, Any]] = WireFormat("header of an MDS shard", di
 
 def entries(source: ShardSource) -> tuple[ShardEntry, ...]:
     """The shards that `index.json` lists; a hash of a whole file makes the file one stripe."""
-    shards = MDS_INDEX.read(source.whole(INDEX), source.place).shards
+    shards = MDS_INDEX.read(source.whole(INDEX, MDS_INDEX.most), source.place).shards
     if not shards:
         raise ShardError(f"{source.place}: {INDEX} lists no shard")
     return tuple(_entry(source, shard) for shard in shards)

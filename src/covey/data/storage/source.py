@@ -33,9 +33,12 @@ class ShardSource(ABC):
     def read(self, name: str, start: int, stop: int) -> bytes:
         """The bytes from `start` up to `stop`: all of them, or ShardError. Several threads may call it at once."""
 
-    def whole(self, name: str) -> bytes:
-        """All bytes of a shard."""
-        return self.read(name, 0, self.size(name))
+    def whole(self, name: str, most: int | None = None) -> bytes:
+        """All bytes of a shard; ShardError if they are more than `most`."""
+        size = self.size(name)
+        if most is not None and size > most:
+            raise self.error(name, f"has {size} bytes; the limit is {most}")
+        return self.read(name, 0, size)
 
     def error(self, name: str, why: str) -> ShardError:
         """What is wrong with a shard."""

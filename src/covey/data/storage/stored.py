@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from covey.data.storage.tar import TAR
 from covey.data.storage.tensors import TENSORS
 from covey.data.stripe_cache.cached_source import CachedSource
 from covey.decoding import UNREADABLE
-from covey.errors import CoveyError, PlanError
+from covey.errors import CoveyError, PlanError, ShardError
 from covey.names import meant
 
 FORMATS: Mapping[str, Format] = {"mds": MDS, "tar": TAR, "safetensors": TENSORS, "parquet": PARQUET}
@@ -101,6 +102,8 @@ class StoredData(Dataset[Any]):
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._counts = [self._samples(number, entry) for number, entry in enumerate(index.shards)]
         self._ends = list(accumulate(self._counts))
+        if self._ends[-1] > sys.maxsize:
+            raise ShardError(f"{source.place}: {self._ends[-1]} samples are more than there can be")
 
     def __len__(self) -> int:
         return self._ends[-1]
