@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import covey
+from covey import faults
 from covey.data.transformed import transformed
 from covey.errors import PlanError
 from covey.message import Address
@@ -169,3 +170,10 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], match: str) -> None:
 def test_where_workers_transform_themselves_it_says_so(spec: str, given: dict[str, Any], match: str) -> None:
     with pytest.raises(PlanError, match=match):
         covey.fit(mlp(transform=noisy, preparers=1), spec, steps=2, engine="simulated", **given)
+
+
+def test_samples_of_different_shapes_are_the_transforms_mistake() -> None:
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        transformed(cloud(8), lambda sample: sample[0][: 1 + int(sample[0][0] > 0)], None, torch.arange(8), 0, 0)
+    assert "(in the task's transform(sample): what it gave" in faults.words(caught.value.with_traceback(None))
+    assert faults.story(caught.value) == ""

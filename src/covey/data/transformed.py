@@ -31,4 +31,5 @@ def transformed(
             random.seed(own)
             sample = tuple(column[number] for column in data) if isinstance(data, tuple) else data[number]
             found.append(transform(sample))
-    return (collate or default_collate)(found)
+    with in_task("collate(samples)" if collate else "transform(sample): what it gave for these samples is no batch"):
+        return (collate or default_collate)(found)
