@@ -58,3 +58,14 @@ def test_what_cannot_be_done_is_said(runner: CliRunner, tmp_path: Path) -> None:
     assert "is not empty" in told(runner, "pack", DIGITS, tmp_path / "shards", code=2)
     assert "is not a folder or a URL" in told(runner, "pack", DIGITS, tmp_path / "new", "--from", "tar", code=2)
     assert "unknown format 'tra'" in told(runner, "show", tmp_path / "shards", "--format", "tra", code=2)
+
+
+def test_names_cannot_command_the_terminal(runner: CliRunner, tmp_path: Path) -> None:
+    header = json.dumps({"\x1b]0;x\x07": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert "column ?]0;x? " in told(runner, "show", tmp_path, "--format", "safetensors")
+    kept = tmp_path / "cache" / ("a" * 64)
+    kept.mkdir(parents=True)
+    kept.parent.chmod(0o700)
+    (kept / "place").write_text("\x1b]0;x\x07")
+    assert "?]0;x?" in told(runner, "cache", "show", "--cache", kept.parent)

@@ -45,6 +45,7 @@ def show(*, cache: Folder = None, output: options.OutputFlags) -> None:
     json = output.json
     with explained(output.voice):
         json_file.check(json)
+        from covey.cli.tables.console import printable
         from covey.data.stripe_cache.cache_folder import CacheFolder
         from covey.simulate.units import format_bytes
 
@@ -56,7 +57,7 @@ def show(*, cache: Folder = None, output: options.OutputFlags) -> None:
         for one in found:
             used = "in use" if one.in_use else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
             size = f"{format_bytes(one.bytes)} in {one.stripes} stripes"
-            typer.echo(f"{one.name[:12]}  {size:<28} {used:<17} {one.place}")
+            typer.echo(f"{one.name[:12]}  {size:<28} {used:<17} {printable(one.place)}")
         typer.echo(f"{place.folder}: {format_bytes(sum(one.bytes for one in found))}")
 
 

@@ -66,6 +66,7 @@ def verify(
     """
     with explained(output.voice):
         json_file.check(output.json)
+        from covey.cli.tables.console import printable
         from covey.data.storage.packing import check_shards
         from covey.data.storage.packing import write_index as write
         from covey.data.storage.stored import remote
@@ -75,7 +76,7 @@ def verify(
         for entry, said in check_shards(data):
             if said:
                 wrong[entry.name] = said
-                typer.echo(said, err=True)
+                typer.echo(printable(said), err=True)
         hashed = sum(bool(entry.hashes) for entry in data.index.shards)
         told = _told(data) | {"with hashes": hashed, "damaged": len(wrong)}
         if write_index and not wrong:
@@ -135,8 +136,10 @@ def _kind(value: Any) -> str:
 
 
 def _tell(output: Any, told: dict[str, Any]) -> None:
+    from covey.cli.tables.console import printable
+
     json_file.write(output.json, text_of.dumps(told, indent=1) + "\n")
     if not output.quiet and output.json != json_file.OUTPUT:
         for name, value in told.items():
             if not isinstance(value, dict):
-                typer.echo(f"{name:<12} {value:,}" if isinstance(value, int) else f"{name:<12} {value}")
+                typer.echo(printable(f"{name:<12} {value:,}" if isinstance(value, int) else f"{name:<12} {value}"))
