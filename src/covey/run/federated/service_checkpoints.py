@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ from covey.checkpoint import CheckpointDirectory, RoleState, RunRecord
 from covey.decoding import UNREADABLE
 from covey.engines.mailbox import Mailbox
 from covey.engines.pace import Pace
-from covey.engines.process.role.saving import restore, state_of
+from covey.engines.process.role.saving import KeptRole, restore, state_of
 from covey.engines.remembered import Remembered
 from covey.engines.transport.refusals import Refusals
 from covey.errors import CheckpointError
@@ -31,19 +31,6 @@ from covey.run.kept import after
 CLOCKS = {"real": "real clients (covey federate serve)", "virtual": "simulated clients (covey federate simulate)"}
 
 
-class HoldingRole(Protocol):
-    """The role that holds the model, of whatever engine."""
-
-    @property
-    def pace(self) -> Pace: ...
-    @property
-    def memories(self) -> Remembered: ...
-    @property
-    def rng(self) -> Random: ...
-    @property
-    def life(self) -> Life: ...
-
-
 @dataclass(frozen=True, slots=True)
 class BetweenRounds:
     """What is kept of the role that holds the model. What clients have sent it is not: they come again."""
@@ -55,7 +42,7 @@ class BetweenRounds:
     mailbox: Mailbox
 
     @staticmethod
-    def of(role: HoldingRole) -> BetweenRounds:
+    def of(role: KeptRole) -> BetweenRounds:
         return BetweenRounds(role.pace, role.memories, role.rng, role.life, Mailbox(lambda message: None))
 
 
@@ -135,7 +122,7 @@ class ServiceCheckpoints:
                 )
 
     def keep(
-        self, role: HoldingRole, seconds: float, replica: Replica, log: RoundLog, judge: RoundReferee, teller: Teller
+        self, role: KeptRole, seconds: float, replica: Replica, log: RoundLog, judge: RoundReferee, teller: Teller
     ) -> None:
         """Write a checkpoint; where that fails, the run goes on, and says so once."""
         state = state_of(BetweenRounds.of(role), replica, held=True, ended=False, seconds=seconds)

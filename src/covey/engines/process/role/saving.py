@@ -22,19 +22,24 @@ from covey.model.named import members
 from covey.model.replica import Replica
 
 
-class SavedHost(Protocol):
-    """What of a role's host a checkpoint keeps."""
+class KeptRole(Protocol):
+    """What of a role a checkpoint keeps, apart from what was sent to it."""
 
     @property
     def pace(self) -> Pace: ...
-    @property
-    def mailbox(self) -> Mailbox: ...
     @property
     def memories(self) -> Remembered: ...
     @property
     def rng(self) -> Random: ...
     @property
     def life(self) -> Life: ...
+
+
+class SavedHost(KeptRole, Protocol):
+    """The same with what was sent to it."""
+
+    @property
+    def mailbox(self) -> Mailbox: ...
 
 
 def state_of(host: SavedHost, replica: Replica, *, held: bool, ended: bool, seconds: float) -> RoleState:
