@@ -273,6 +273,7 @@ def _children(pid: int) -> list[int]:
 PARTS: Mapping[str, Callable[[str], dict[str, Any]]] = {"predicted": predicted, "batching": batching, "killed": killed}
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started ends with it
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     part, *given = sys.argv[1:]
     if part == "peers":

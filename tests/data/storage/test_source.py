@@ -118,6 +118,14 @@ def test_a_file_whose_time_was_put_back_is_checked_again(folder: Path, hashes: b
         source.read("part/b.bin", 0, 2)
 
 
+def test_a_file_that_is_touched_all_the_time_is_named_at_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(1000))
+    monkeypatch.setattr(FolderSource, "touched", lambda source, name: (next(moments), 1))
+    source = CheckedSource(FolderSource(folder), entries(FolderSource(folder)))
+    with pytest.raises(ShardError, match="'a.bin' is changed all the time"):
+        source.read("a.bin", 0, 2)
+
+
 def test_the_index_is_read_back(folder: Path) -> None:
     source = FolderSource(folder)
     index = ShardIndex(format="tar", shards=entries(source))

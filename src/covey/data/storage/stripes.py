@@ -12,6 +12,7 @@ from covey.data.storage.index import ShardEntry
 from covey.data.storage.source import FolderSource, ShardSource
 
 MEMORY = 256 << 20  # bytes of stripes that a process keeps of a source that is far away
+ATTEMPTS = 10  # to read bytes of a file while nobody changes it
 
 
 class CheckedSource(ShardSource):
@@ -65,12 +66,13 @@ class CheckedSource(ShardSource):
         return self.stripe(entry, number)
 
     def _read_file(self, source: FolderSource, entry: ShardEntry, start: int, stop: int) -> bytes:
-        while True:
+        for _ in range(ATTEMPTS):
             touched = source.touched(entry.name)
             self._check(entry, start, stop, touched)
             data = source.read(entry.name, start, stop)
             if source.touched(entry.name) == touched:
                 return data
+        raise self.error(entry.name, "is changed all the time: shards must not be written during a run")
 
     def _check(self, entry: ShardEntry, start: int, stop: int, touched: tuple[int, int]) -> None:
         if self.source.size(entry.name) != entry.size:
