@@ -331,3 +331,5 @@ def test_what_cannot_work_is_refused_with_what_would(given: dict[str, Any], told
 def test_what_belongs_to_one_long_training_is_refused() -> None:
     with pytest.raises(PlanError, match=r"Task\(ema\) cannot be used with clients"):
         run(regression(ema=0.9))
+    with pytest.raises(PlanError, match=r"Task\(preparers\) cannot be used with clients"):
+        run(regression(transform=lambda sample: sample, preparers=2))

@@ -208,6 +208,7 @@ def refuse_settings(task: Task) -> None:
         ("scheduler", task.scheduler is not None), ("ema", task.ema is not None), ("accumulate", task.accumulate > 1),
         ("precision='fp16'", task.precision == "fp16"), ("compile", bool(task.compile)),
         ("sampler", task.sampler is not None), ("drop_last", task.drop_last), ("loaders", task.loaders > 0),
+        ("preparers", task.preparers > 0),
     ):  # fmt: skip
         if unusual:
             raise PlanError(f"Task({name}) cannot be used with clients, which train a little and go: omit it")
