@@ -24,7 +24,7 @@ L-BFGS steps."""
 ROUNDED = {"bmuf", "diloco", "a_bsp", "specsync", "gradient_coding", "downpour"}
 """Strategies that add differences of models or parts of gradients, which rounds where the model is in bfloat16."""
 
-ONE_SERVER = {"vap", "value_bound", "gradient_coding", "firecaffe"}
+ONE_SERVER = {"vap", "value_bound", "gradient_coding", "firecaffe", "litz"}
 """Strategies with servers that cannot have several."""
 
 IN_PARTS = {"a_bsp", "specsync"}

@@ -54,7 +54,8 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
 @pytest.mark.parametrize(
     ("strategy", "servers"),
     [
-        ("bsp", 2), ("asynchronous", 1), ("ssp", 2), ("petuum", 2), ("easgd(period=2)", None), ("allreduce", None),
+        ("bsp", 2), ("litz", 1), ("asynchronous", 1), ("ssp", 2), ("petuum", 2),
+        ("easgd(period=2)", None), ("allreduce", None),
         ("sliced", None), pytest.param("bigdl", None, marks=pytest.mark.full),
         ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
         pytest.param("diloco(period=4)", None, marks=pytest.mark.full), ("gosgd(probability=0.5)", None),
@@ -74,6 +75,8 @@ def test_workers_leave_and_join_and_no_sample_is_lost(room: Room, strategy: str,
     assert "worker 1 was told to leave; 2 workers go on" in guide.said
     assert "worker 0 died (killed by signal 9); 1 worker goes on until it is back" in guide.said
     assert "worker 1 joined; now 3 workers" in guide.said
+    if strategy == "litz":
+        assert all(torch.equal(plain.weights[name], result.weights[name]) for name in plain.weights)
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce"])

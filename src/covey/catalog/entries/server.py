@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from covey.catalog import formulas
+from covey.central.executors.litz import Litz
 from covey.central.lbfgs.sandblaster import Sandblaster
 from covey.central.lbfgs.vector_shards import Model, PortionGradient
 from covey.central.server.aggressive import ABsp
@@ -130,6 +131,19 @@ ENTRIES: Mapping[str, Entry] = {
         traffic=TrafficFormula("1 / push + 1 / fetch", formulas.servers), timelines=("downpour(push=3, fetch=2)",),
         on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="central/test_downpour.py::test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between",
+    ),
+    "litz": Entry(
+        Litz, "Qiao et al. 2018", plain="moves executors, and what a codec owes would have to move along",
+        use="Machines that come and go, where the outcome must not depend on that.",
+        details="With a range of workers there are as many executors as its largest number, each with its share of the "
+        "data. They live on the workers that are there, and an update waits for the gradients of all executors, "
+        "whoever computes them. So the global batch and the weights are those of `bsp` with the largest number, to the "
+        "bit, and with fewer workers a step takes longer. With a fixed number of workers it is `bsp`.",
+        mathematics=MEAN_GRADIENT,
+        traffic=BOTH_WAYS, timelines=("litz",),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"same bits"}),
+        unadvised="it pays where workers come and go, which the advice for a fixed cluster does not weigh",
+        test="central/test_litz.py::test_executors_that_move_in_the_middle_of_an_epoch_change_no_bit",
     ),
     "sandblaster": Entry(
         Sandblaster, "Dean et al. 2012", plain="searches along a line, which needs exact losses and gradients",

@@ -1,0 +1,1 @@
+"""How do logical executors, more than there are workers, move between these?"""
