@@ -9,6 +9,9 @@ import pytest
 
 from covey import catalog
 from covey.cli.ranges import allowed
+from covey.cli.tables.codec import describe
+from covey.exchange.codecs.by_name import CODECS, WRAPPERS
+from tests.conftest import Golden
 
 
 @pytest.mark.parametrize(
@@ -29,8 +32,19 @@ def test_in_words(name: str, setting: str, words: str) -> None:
     assert allowed(name, name, setting, get_type_hints(catalog.STRATEGIES[name].settings)[setting], 4) == words
 
 
-@pytest.mark.parametrize("name", catalog.names())
-def test_every_setting_can_be_tried_without_an_accident(name: str) -> None:
-    owner = catalog.STRATEGIES[name].settings
-    for field in fields(owner):
-        allowed(name, name, field.name, get_type_hints(owner)[field.name], 4)
+def test_of_every_setting(golden: Golden) -> None:
+    """Every limit of a setting, from the values that are refused."""
+    found = [
+        f"{name}({field.name}): {allowed(name, name, field.name, get_type_hints(entry.settings)[field.name], 4) or '-'}"
+        for name, entry in catalog.STRATEGIES.items()
+        for field in fields(entry.settings)
+    ]
+    for name in (*CODECS, *WRAPPERS):
+        told = describe(name, 4)["settings"]
+        found += [f"+ {name}({setting}): {known['allowed'] or '-'}" for setting, known in told.items()]
+    golden("ranges.txt", "\n".join(found) + "\n")
+
+
+def test_a_limit_far_from_zero_is_found() -> None:
+    assert describe("qsgd", 4)["settings"]["levels"]["allowed"] == "1 to 32767"
+    assert describe("fixed16", 4)["settings"]["fraction"]["allowed"] == "0 to 30"

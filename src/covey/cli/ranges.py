@@ -51,7 +51,13 @@ def _counted(works: Callable[[float], bool]) -> str:
     fit = [value for value in range(-1, 33) if works(value)]
     if not fit or fit[0] < 0:
         return ""
-    return f"{fit[0]} or more" if works(LARGE) else f"{fit[0]} to {fit[-1]}" if len(fit) > 1 else ""
+    if works(LARGE):
+        return f"{fit[0]} or more"
+    last, beyond = fit[-1], LARGE if works(32) else fit[-1] + 1
+    while beyond - last > 1:
+        middle = (last + beyond) // 2
+        last, beyond = (middle, beyond) if works(middle) else (last, middle)
+    return f"{fit[0]} to {last}" if last > fit[0] else ""
 
 
 def _measured(works: Callable[[float], bool]) -> str:
