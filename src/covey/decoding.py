@@ -79,13 +79,16 @@ def file_bytes(path: Path, most: int = MOST) -> bytes:
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
+        try:
             known = os.fstat(handle)
             if not stat.S_ISREG(known.st_mode):
-                raise WireError(f"{path} is not a plain file")
+                raise WireError(f"{path} is {'a folder, ' if stat.S_ISDIR(known.st_mode) else ''}not a plain file")
             if known.st_size > most:
                 raise WireError(f"{path} has {known.st_size} bytes; the limit is {most}")
-            return file.read(most)
+            with open(handle, "rb", closefd=False) as file:
+                return file.read(most)
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         raise
     except OSError as error:
