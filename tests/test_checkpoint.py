@@ -439,7 +439,13 @@ def test_a_part_that_cannot_be_read_back_does_not_end_the_run(tmp_path: Path, mo
         keep(CheckpointDirectory(tmp_path))
 
 
-@pytest.mark.parametrize("wrong", [{"ended": [99]}, {"ended": [-1]}, {"limits": []}, {"limits": [5, -1]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ended": [99]}, {"ended": [-1]}, {"ended": [0, 99]}, {"limits": []}, {"limits": [5, -1]}, {"skipped": [3]},
+        {"skipped": [3, -1]},
+    ],
+)  # fmt: skip
 def test_records_of_other_workers_than_it_has_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     keep(CheckpointDirectory(tmp_path), **wrong)
     with pytest.raises(CheckpointError, match=r"run.json cannot be read: it (says|does not say)"):

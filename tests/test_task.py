@@ -20,6 +20,7 @@ from covey.errors import PlanError
 from covey.model.scored import ScoredModel
 from covey.scoring import accuracy
 from covey.task import Task, load_task
+from covey.task.definition import scores
 
 X, Y = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 3
 
@@ -88,10 +89,14 @@ class Shrinking(Dataset[Any]):
         ({"loss": None, "step": 1}, "step must be a function"),
         ({"evaluate": {"accuracy": 1.0}}, "evaluate must be a function, not dict"),
         ({"better": {"perplexity": "less"}}, "'perplexity': 'lower'.*not .'perplexity': 'less'"),
+        ({"better": {"accuracy": "higher", "perplexity": "less"}}, "better must say of metrics"),
         ({"better": ["accuracy"]}, "better must say of metrics whether higher or lower is better"),
         ({"rate": 0.5}, "rate must be a function"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
         ({"batch_size": 1.5}, "batch_size must be a whole number"),
+        ({"accumulate": 0}, "accumulate must be a whole number of at least 1, not 0"),
+        ({"clip_norm": 0.0}, "clip_norm must be more than 0, not 0.0"),
+        ({"ema": 1.0}, "ema must be a number between 0 and 1"),
         ({"loaders": -1}, "loaders must be a whole number of at least 0"),
         ({"data": X}, r"one tensor goes in as \(x,\)"),
         ({"data": {"x": X}}, "not dict"),
@@ -281,3 +286,18 @@ def test_an_optimizer_of_other_parameters_is_refused(strategy: str) -> None:
     stray = make(optimizer=lambda _: torch.optim.SGD(nn.Linear(4, 3).parameters(), lr=0.1))
     with pytest.raises(PlanError, match=r"train nothing.*lambda params"):
         covey.fit(stray, strategy, 2, engine="simulated", steps=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (0.9, "must give numbers by name"),
+        ({"accuracy": 0.9, 3: 0.1}, "must give numbers by name"),
+        ({}, "gave no number at all"),
+        ({"accuracy": 0.9, "samples": 3}, "'samples', which every line of the history has"),
+        ({"accuracy": torch.ones(2)}, "must give one number for 'accuracy'"),
+    ],
+)
+def test_scores_that_are_none_are_refused(found: object, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        scores(found)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from covey.advise.candidates import candidates
 from covey.advise.choose import advise
 from covey.advise.real_steps import RealSteps
 from covey.advise.situation import look
-from covey.advise.trials.level import Level
+from covey.advise.trials.level import Level, samples_to
 from covey.advise.trials.trial import SCORES, Limit, SimulatedTrials, TrialOutcome
 from covey.catalog import STRATEGIES
+from covey.observe.referee import TargetReached
 from covey.observe.result import Result
 from covey.simulate import Cluster, Seconds, from_flags
 from covey.simulate.machines import Machine
@@ -241,3 +243,15 @@ def test_ctrl_c_leaves_what_is_known_by_then(task: Task, monkeypatch: pytest.Mon
     now = look(task, 2, from_flags(compute="5ms"))
     advice = advise(task, DIGITS, now, until="accuracy>=0.8", trials=SimulatedTrials(task, now, 0.001))
     assert advice.interrupted and "interrupted" in advice.why_sure and len(advice.choices) > 20
+
+
+def test_samples_to_a_target_lie_between_two_scores_in_proportion() -> None:
+    """From 0.2 after 100 samples to 0.6 after 300: 0.5 was met after 250, and 0.1 before the first score was."""
+    scores = [{"samples": 100, "accuracy": 0.2}, {"samples": 300, "accuracy": 0.6}, {"samples": 300}]
+    found = []
+    for target, samples in ((0.5, 300), (0.6, 300), (0.1, 100)):
+        result: Any = SimpleNamespace(reached=TargetReached("accuracy", target, 1.0, samples), history=scores)
+        found.append(samples_to(result))
+    assert found == [pytest.approx(250), 300, 100]
+    nothing: Any = SimpleNamespace(reached=None, history=scores)
+    assert samples_to(nothing) == math.inf

@@ -129,6 +129,11 @@ def test_nothing_is_pushed_twice_and_without_waiting_filters_nothing_is_missing(
     assert world.flat(server(0)).sum() <= 0 and moved[0] <= 9 * len(slow)
 
 
+def test_a_schedule_counts_the_samples_of_each_push_once() -> None:
+    world = run(quadratic(samples=56), "downpour(push=3)", 2, steps=7)
+    assert world.replicas[server(0)].progress.seen == world.outcome.samples == 56
+
+
 def test_every_push_is_an_update_of_every_shard() -> None:
     """And the versions that a worker holds of two shards are never further apart than there are workers."""
     world = run(quadratic(), "downpour(server=task)", 3, steps=12, servers=2, cluster=paced([1, 1.3, 2], 0.5))

@@ -7,7 +7,7 @@ import torch
 
 from covey.exchange.collectives.sums import Chunk
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
-from tests.worlds import mlp, quadratic, run, sgd
+from tests.worlds import mlp, quadratic, run, server, sgd
 
 
 @pytest.mark.parametrize(("workers", "transfers"), [(1, 2), (3, 4), (7, 6)])
@@ -25,3 +25,8 @@ def test_it_is_bsp_by_another_way(workers: int) -> None:
     task = mlp(sgd(0.1, momentum=0.9))
     ours, theirs = run(task, "firecaffe", workers, epochs=3), run(task, "bsp", workers, epochs=3)
     assert all(torch.allclose(ours.scored[name], theirs.scored[name], atol=1e-12) for name in theirs.scored)
+
+
+def test_a_schedule_goes_by_the_samples_of_all_workers() -> None:
+    world = run(quadratic(samples=96), "firecaffe", 3, steps=8)
+    assert world.replicas[server(0)].progress.seen == world.outcome.samples == 96

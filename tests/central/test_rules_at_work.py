@@ -434,3 +434,11 @@ def test_a_rule_may_drop_gradients_without_an_update() -> None:
 def test_a_choice_of_nothing_is_named() -> None:
     with pytest.raises(PlanError, match=r"Fresh\.choose gave a choice without a gradient"):
         run(quadratic(), Limited(empty=True), 3, steps=6, cluster=slowed(INSTANT, w1=1.7, w2=5.5))
+
+
+def test_a_dropped_gradient_is_noted_once_however_many_servers_drop_it() -> None:
+    one, two = (
+        run(quadratic(), "quorum(size=2)", 3, steps=6, servers=servers, cluster=slowed(INSTANT, w2=3)).log
+        for servers in (1, 2)
+    )
+    assert sum(two.values("dropped")) == sum(one.values("dropped")) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from covey.catalog import formulas
 from covey.central.layers.rounds import Activations, Errors, Outputs
-from covey.central.layers.weird_trick import Scheme, rounds
+from covey.central.layers.weird_trick import Scheme, Trick, rounds
 from covey.data.shards import Shards
 from covey.errors import PlanError
 from covey.exchange.collectives.sums import Chunk
@@ -25,7 +26,7 @@ from covey.parallelism.units.unit_replica import UnitReplica
 from covey.strategy import CountedRun
 from covey.task import Task
 from covey.vector import chunk
-from tests.worlds import World, adam, alone, run, sgd, slowed, worker
+from tests.worlds import World, adam, alone, run, sgd, slowed, vector, worker
 
 FRONT = 4 * 9 + 4  # numbers of the convolution
 WIDTHS = (16, 10, 7, 3)  # what goes into the first fully connected layer, and what comes out of each
@@ -350,3 +351,17 @@ def test_every_slice_draws_its_own_mask_again_in_every_step_and_round(scheme: st
         assert 0.3 < mask.double().mean() < 0.7
     assert not any(torch.equal(mine, theirs) for mine, theirs in zip(first, second, strict=True))
     assert not any(torch.equal(mask, later) for mask, later in pairwise(first[:times]))
+
+
+def test_statistics_are_the_mean_of_those_who_have_computed() -> None:
+    async def whole(*_: object) -> None:
+        """What others add does not matter here."""
+
+    for rank, front, statistics in ((0, 0.5, 3.0), (1, 0.0, 0.0)):
+        trick: Any = SimpleNamespace(
+            node=SimpleNamespace(rank=rank, sum=whole), share=SimpleNamespace(buffers=vector(6.0)), front=vector(1.0),
+            peers=(),
+        )  # fmt: skip
+        with pytest.raises(StopIteration):
+            Trick.sum_front(trick, [2, 0, 2]).send(None)
+        assert (trick.front.parts[0].item(), trick.share.buffers.parts[0].item()) == (front, statistics)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import covey
 from covey import catalog, registry
-from covey.check import codec_laws, laws, restart
+from covey.check import codec_laws, laws, restart, trial_task
 from covey.check.engine_law import alike_on
 from covey.check.reach import beyond
 from covey.check.restart import same_after_a_restart
@@ -22,6 +23,7 @@ from covey.cli import app
 from covey.exchange.codec import Codec, Coder, Seed
 from covey.exchange.codec_traits import CodecTraits
 from covey.exchange.codecs.by_name import CODECS
+from covey.model import build
 from covey.model.flat import Form
 from covey.strategy import Composition
 from covey.vector import Vector
@@ -313,3 +315,11 @@ def test_mailboxes_that_fill_while_a_worker_is_stuck_are_found(spec: str, said: 
     """What has come and is not read counts, not only what is on its way."""
     covey.register("flooding")(Flooding)
     assert said in laws.bounded(spec)
+
+
+def test_one_parameter_that_moves_without_gradients_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = build.model(trial_task.task(), 7).state_dict()
+    for name in begun:
+        ended = {**begun, name: begun[name] + 0.5}
+        monkeypatch.setattr(laws, "fit", lambda *_, weights=ended, **__: SimpleNamespace(weights=weights))
+        assert "have no gradients end 0.5 away" in laws.stands_still_without_gradients("bsp")

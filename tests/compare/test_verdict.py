@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from covey.cli import app
 from covey.cli.tables.comparison import print_comparison
 from covey.compare import Comparison, compare, rows
+from covey.compare.figures import _final
 from covey.compare.outcomes import ComparedRun
 from covey.compare.race import Rounds
 from covey.compare.verdict import conclude, how_long
@@ -446,3 +447,10 @@ def test_the_exit_code_tells_whether_anything_could_be_run(strategies: str, code
     said = CliRunner().invoke(app, words)
     assert said.exit_code == code, said.output
     assert ("hogwild failed" in said.stdout) == ("hogwild" in strategies)
+
+
+def test_the_final_value_is_the_last_that_was_scored() -> None:
+    history = [{"samples": 0, "loss": 3.0, "error": 9.0}, {"samples": 8, "loss": 1.0, "error": 2.0}, {"samples": 9}]
+    result: Any = SimpleNamespace(history=history)
+    whole: Any = [SimpleNamespace(until=until) for until in ("loss<=0.5", None)]
+    assert [_final(result, one) for one in whole] == [1.0, 2.0]

@@ -83,6 +83,8 @@ def test_neighbouring_seeds_have_no_order_in_common() -> None:
         ((3, 0, 1), "workers must be at least 1"),
         ((3, 1, 0), "batch_size must be at least 1"),
         ((3, 1, 1, -1), "seed must be at least 0, not -1"),
+        ((3, 1, 1, 1 << 63), r"seed must be below 2\*\*63"),
+        ((1 << 63, 1, 1), r"samples must be below 2\*\*63"),
     ],
 )
 def test_what_cannot_be_dealt_says_what_would_work(settings: tuple[int, ...], message: str) -> None:

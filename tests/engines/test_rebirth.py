@@ -269,6 +269,15 @@ def test_steps_between_deaths_forgive_them() -> None:
     assert deaths.lives == {worker(1): 6} and deaths.count == 6
 
 
+def test_deaths_before_another_worker_took_the_seat_do_not_count() -> None:
+    deaths = Deaths(1)
+    deaths.note(worker(1), 4, "died")
+    assert deaths.joined(worker(1)) == 2
+    assert deaths.note(worker(1), 4, "died") == 0
+    with pytest.raises(PeerLost, match="it died 2 times without finishing a step"):
+        deaths.note(worker(1), 4, "died")
+
+
 def test_a_worker_that_is_lost_while_the_run_stops_is_born_again_to_stop() -> None:
     """The target is reached while the slow worker computes; its next life does its last step, and none besides."""
     cluster = Cluster(slowdowns={1: 20.0})

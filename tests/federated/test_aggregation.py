@@ -16,6 +16,7 @@ from covey.federated.aggregation import (
     median,
     trimmed_mean,
 )
+from covey.federated.aggregator import MeanLoss
 from covey.federated.buffering import ReportBuffer
 from covey.federated.messages import ClientReport
 from covey.federated.rounds import RoundTerms
@@ -145,3 +146,11 @@ def test_yogi_shrinks_v_slower_than_adam() -> None:
     first = 0.1 * 0.2 / (math.sqrt(big) + 1e-3)
     assert moved(adaptive("yogi", rate=0.1), *changes)[0] == pytest.approx(first + 0.1 * m / (math.sqrt(yogi) + 1e-3))
     assert yogi > adam
+
+
+def test_the_loss_of_a_round_is_a_mean_over_samples_of_those_that_are_numbers() -> None:
+    loss = MeanLoss()
+    assert math.isnan(loss.result())
+    for samples, value in ((1, 4.0), (3, 0.0), (100, math.nan)):
+        loss.add(ClientReport(0, samples, value, vector(1, 2), vector(0, 0), sender=Address("client", samples)))
+    assert loss.result() == 1.0

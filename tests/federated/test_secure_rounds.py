@@ -323,6 +323,18 @@ def test_a_secure_round_that_is_abandoned_says_why(task: Task, tmp_path: Path) -
     assert found and "5 clients sent masked numbers; 6 are needed" in found.rounds[0].why
 
 
+@pytest.mark.parametrize(("away", "state"), [(1, "committed"), (2, "abandoned")])
+def test_a_secure_round_counts_with_as_many_reports_as_are_enough(
+    task: Task, tmp_path: Path, away: int, state: str
+) -> None:
+    """Of 8 clients, 5 could open the sum; 80 % of 8 reports are enough, which are 7."""
+    there = tmp_path / "there.csv"
+    there.write_text("".join(f"{client},0s,{'30s' if client < away else '9h'}\n" for client in range(8)))
+    given: Any = {"clients": 8, "per_round": 8, "over": 1.0, "compute": "60s", "availability": there, "rounds": 1}
+    found = run(task, "fedavg + secagg(threshold=0.51)", **given).participation
+    assert found and found.rounds[0].state == state
+
+
 def given_otherwise(message: Message, client: int, which: str) -> Message:
     """What a service says that wants the sum to be the report of client 0."""
     if which == "terms" and client and isinstance(message, ReportTerms):

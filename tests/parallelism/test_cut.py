@@ -116,6 +116,9 @@ def test_the_slowest_stage_decides() -> None:
     assert found == Cut((2, 3), (1, 1, 1), 9)
     assert equal_cut(profile, 3).after == (1, 3)
     assert equal_cut(chain(1, 1, 1, 1, 1), 2).after == (1,)
+    assert equal_cut(chain(1, 1, 1), 3, machines=5) == Cut((0, 1), (2, 2, 1)), "one layer for each part"
+    with pytest.raises(PlanError, match="can be cut in 2 places, too few for 4 parts"):
+        equal_cut(chain(1, 1, 1), 4)
 
 
 def test_machines_go_to_the_slowest_stage_while_summing_gradients_is_cheap() -> None:

@@ -300,3 +300,13 @@ def test_the_plan_of_a_search_runs_on_processes() -> None:
     best = search_layouts(covey.task.load_task("examples/digits.py"), LayoutTerms(machines=2, counted=True)).best
     assert best is not None
     assert covey.fit("examples/digits.py", best.strategy, best.workers, steps=1).stopped == "budget"
+
+
+def test_an_operator_keeps_what_its_backward_reads_and_nothing_twice() -> None:
+    """Of 5 samples in float32: the first layer keeps its inputs, Tanh its output, which the last layer reads, too."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    graph = operators_of(model, (torch.ones(5, 4),), repeat=0)
+    assert [one.kept for one in graph.operators] == [5 * 4 * 4, 5 * 8 * 4, 0]
+    assert [one.output for one in graph.operators] == [5 * 8 * 4, 5 * 8 * 4, 5 * 3 * 4]
+    assert [one.weights for one in graph.operators] == [4 * (4 * 8 + 8), 0, 4 * (8 * 3 + 3)]
+    assert graph.edges == ((0, 1), (1, 2))

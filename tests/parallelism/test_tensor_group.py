@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from covey.errors import CoveyError, WireError
 from covey.nn.local2d import local2d
 from covey.parallelism.tensor.group import TensorGroup
-from covey.parallelism.tensor.layout import Blocks, SplitLayout, UnitBlock, ranges_of
+from covey.parallelism.tensor.layout import Blocks, SplitLayout, UnitBlock, inside, ranges_of, refined
 from covey.parallelism.tensor.rules import RULES
 from covey.parallelism.tensor.split_tensor import SplitTensor
 
@@ -142,3 +142,20 @@ def test_what_cannot_be_a_members_is_refused(came: Tensor) -> None:
     for given in (group.add, group.highest, lambda mine: group.join(mine, layout)):
         with pytest.raises(WireError, match="a tensor member gave"):
             given(torch.ones(2, 2))
+
+
+def test_blocks_are_found_inside_a_range_that_ends_where_blocks_do() -> None:
+    one, two, three = UnitBlock(2, 3), UnitBlock(4), UnitBlock(5)
+    assert inside((one, two, three), 6, 10) == ((one,), (two,))
+    assert inside((one, two, three), 0, 10) == ((), (one, two))
+    assert inside((one, two, three), 6, 9) is None and inside((one, two, three), 5, 10) is None
+
+
+def test_blocks_take_the_place_of_others_once() -> None:
+    """What is cut apart keeps its units where they come out even."""
+    blocks, wish = (UnitBlock(2, 3), UnitBlock(4), UnitBlock(5)), (UnitBlock(1, 2), UnitBlock(2))
+    assert refined(blocks, 6, wish) == (UnitBlock(2, 3), *wish, UnitBlock(5))
+    assert refined(blocks, 0, wish) == (*wish, UnitBlock(2), UnitBlock(4), UnitBlock(5))
+    assert refined(blocks, 3, (UnitBlock(1, 3),)) == (UnitBlock(1, 3), UnitBlock(1, 3), UnitBlock(4), UnitBlock(5))
+    assert refined(blocks, 4, wish) == (UnitBlock(4), *wish, UnitBlock(2), UnitBlock(5)), "in the middle of two"
+    assert refined(blocks, 11, wish) == (UnitBlock(2, 3), UnitBlock(4), UnitBlock(1), *wish)

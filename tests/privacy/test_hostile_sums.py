@@ -343,8 +343,8 @@ def test_terms_that_a_client_does_not_accept() -> None:
     sums = Sum(range(CLIENTS))
     strict = {"directory": sums.directory, "identity": identity(1), "randomness": SeededRandomness(1)}
     for changed in (
-        {"threshold": 0.4}, {"clients": (0, 2)}, {"largest": 1 << 30}, {"round": b""}, {"bits": 8}, {"length": -1},
-        {"least": 0}, {"neighbours": -3}, {"threshold": float("nan")}, {"clients": (3, 2, 1)},
+        {"threshold": 0.4}, {"clients": (0, 2)}, {"largest": 1 << 30}, {"round": b""}, {"bits": 8}, {"bits": 48},
+        {"length": -1}, {"least": 0}, {"neighbours": -3}, {"threshold": float("nan")}, {"clients": (3, 2, 1)},
     ):  # fmt: skip
         with pytest.raises(WireError, match="^the server proposed"):
             SumClient(1, replace(sums.terms, **changed), **strict)

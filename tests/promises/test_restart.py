@@ -10,7 +10,10 @@ from covey.check import restart
 from covey.engines.remembered import Remembered
 from tests.real.test_resume import ALL, COMPRESSED
 
-QUICK = {"bsp", "eamsgd(period=2, momentum=0.9)", "diloco(period=5)", "local_sgd(period=3) + topk(density=0.1)"}
+QUICK = {
+    "bsp", "eamsgd(period=2, momentum=0.9)", "diloco(period=5)", "local_sgd(period=3) + topk(density=0.1)",
+    "sliced + onebit + pull",
+}  # fmt: skip
 READ_AGAIN = {
     "petuum(bound=2) + topk(density=0.1) + pull": "a codec writes the parameters once more",
 }

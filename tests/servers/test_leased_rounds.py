@@ -424,3 +424,15 @@ def test_the_steps_of_a_stopped_round_that_were_not_done_are_not_settled(stopped
 
     rounds._concluded = concluded
     assert ended(rounds.conclude(None, stopped=stopped)) == end
+
+
+def test_batches_of_a_round_that_was_cut_short_are_given_out_again() -> None:
+    """Two workers were given four batches of 8 samples each, and have done two of them."""
+    ledger = Ledger([6, 6], [6, 6], lambda seat, number: 8)
+    for step in range(4):
+        assert ledger.take(0, step) and ledger.take(1, step)
+    rounds: Any = SimpleNamespace(node=SimpleNamespace(workers=2), ledger=ledger, _done=SimpleNamespace(value=0))
+    LeasedRounds._settle(rounds, 2)
+    assert ledger.done == [16, 16] and rounds._done.value == rounds.end == 2
+    again = {ledger.take(rank, step) for step in (2, 3) for rank in (0, 1)}
+    assert again == {Lease(seat, number) for seat in (0, 1) for number in (2, 3)}

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import covey
+from covey.data.storage import mds
 from covey.data.storage.stored import FORMATS
 from covey.errors import PlanError
 
@@ -71,6 +72,22 @@ def test_values_of_every_kind(tmp_path: Path, format: str) -> None:
     sample = {name.partition(".")[0]: value for name, value in covey.data.remote(tmp_path / "set")[1].items()}
     assert sample.pop("a").tolist() == [0, 1, 2, 3]
     assert sample == {"i": 3, "s": "grün", "b": b"\0\1", "j": {"k": [1, 2]}, "t": 7}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "head"),
+    [
+        ("ndarray:int16:2,3", b""),
+        ("ndarray:int16", bytes([2 << 2, 2, 3])),  # two dimensions of one byte each
+        ("ndarray", bytes([17, 2 << 2 | 1, 2, 0, 3, 0])),  # int16; two dimensions of two bytes each
+    ],
+)
+def test_arrays_of_mosaicml_say_in_their_bytes_what_their_column_does_not(encoding: str, head: bytes) -> None:
+    array = np.arange(6, dtype=np.int16).reshape(2, 3)
+    read = mds._decoder(encoding)
+    assert np.array_equal(found := read(head + array.tobytes()), array) and found.dtype == np.int16
+    with pytest.raises(ValueError, match="an array of shape"):
+        read(head + array.tobytes() + b"0")
 
 
 def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:

@@ -191,6 +191,16 @@ def test_checked_shards_from_afar_are_kept_in_memory_up_to_a_limit() -> None:
     assert far.asked == 3 * 4096
     checked.read("a", 0, 1)
     assert far.asked == 4 * 4096, "the least recently used stripe made room"
+    checked.read("b", 4096, 4097)
+    checked.read("b", 8192, 8193)
+    checked.read("b", 12288, 12289)
+    far.asked = 0
+    checked.read("b", 8192, 12289)
+    assert far.asked == 0, "two stripes still fit"
+    checked.read("a", 0, 1)
+    assert far.asked == 4096, "and no more than two"
+    checked.read("a", 4096, 8192)
+    checked.read("a", 8192, 8193)
     far.shards["b"] = BYTES
     with pytest.raises(ShardError, match="shard 'b' is damaged, or changed"):
         checked.read("b", 8192, 8193)
