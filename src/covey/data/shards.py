@@ -83,6 +83,20 @@ class Shards:
         return min(self.batch_size, self.size(rank) - number * self.batch_size)
 
 
+@dataclass(frozen=True, slots=True)
+class StretchedShards(Shards):
+    """As if every worker had whole batches: samples come more than once in an epoch, where only time counts."""
+
+    real: int = 1  # samples that there are
+
+    @property
+    def length(self) -> int | None:
+        return self.real
+
+    def order(self, epoch: int) -> Tensor:
+        return permutation(self.samples, self.seed, epoch) % self.real
+
+
 # All workers of a simulation share this process; they are rarely more than a few epochs apart.
 @lru_cache(maxsize=8)
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:

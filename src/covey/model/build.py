@@ -19,7 +19,7 @@ from covey.data.dealing import dealt
 from covey.data.feed import Feed
 from covey.data.partitions import Partitions, RowInfo
 from covey.data.sampled import SampledShards
-from covey.data.shards import Shards
+from covey.data.shards import Shards, StretchedShards
 from covey.data.streams import StreamShards, stream_length
 from covey.errors import PlanError
 from covey.faults import in_task
@@ -55,7 +55,7 @@ def shards(
     samples = check_data(data)
     whole = workers * task.step_size
     if stretch:
-        return Shards(-(-samples // whole) * whole, workers, task.step_size, seed)
+        return StretchedShards(-(-samples // whole) * whole, workers, task.step_size, seed, samples)
     if task.sampler is None and not task.drop_last:
         return dealt(data, samples, workers, task.step_size, seed)
     return SampledShards.of(samples, task.sampler, task.drop_last, workers, task.step_size, seed)

@@ -115,7 +115,7 @@ def request(
         chosen.terms.accept(build.optimizer(task))
     callbacks = task.callbacks
     task = replace(at_rate(task, given.training.rate), callbacks=())
-    stretch = given.virtual.timing_only and given.budget.steps is not None
+    stretch = given.virtual.timing_only and (given.budget.steps is not None or _endless(chosen))
     replicas, steps = chosen.replicas(workers), given.budget.steps
     taken = None if steps is None else steps * replicas * task.step_size
     deal = build.shards(task, replicas, given.training.seed, rows, stretch=stretch, taken=taken)
@@ -178,8 +178,12 @@ def _check_mesh(chosen: Strategy, task: Task, given: Options, rows: RowInfo | No
             f"Task(accumulate={task.accumulate}) and a mesh: a cut model computes a batch in micro-batches anyway; use "
             f"batch_size={task.step_size} and mesh(microbatches={task.accumulate})"
         )
-    if chosen.composition.mesh and given.virtual.timing_only:
-        raise PlanError(f"{option('timing_only', True)} has no model that could be cut: omit it, or see `covey cut`")
+
+
+def _endless(chosen: Strategy) -> bool:
+    """Whether its model is a pipeline that never flushes, so that batches of different steps are under way at once."""
+    mesh = chosen.composition.mesh
+    return mesh is not None and not mesh.flushes
 
 
 def _cut(spec: Spec, chosen: Strategy, task: Task, workers: int, deal: Shards, given: Options) -> tuple[Spec, Strategy]:

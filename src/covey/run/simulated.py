@@ -41,7 +41,7 @@ from covey.run.request import Request, facts
 from covey.run.saving import Place, save_model
 from covey.run.virtual_restarts import VirtualRestarts
 from covey.simulate import Cluster
-from covey.strategy import Role
+from covey.strategy import Plan, Role
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -214,11 +214,31 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
 
 def _maker(asked: Request) -> Callable[[Role], Replica]:
     """What makes the replica of a role, in each of its lives."""
-    if asked.options.virtual.timing_only:
-        shapes = build.shapes(asked.task)
-        shapes = in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
-        data = build.timed_data(asked.task, asked.deal)
-        return lambda role: stand_in(shapes, role.address, role.trains, asked.deal, data)
-    return lambda role: _of(str(role.address), build.replica)(
-        asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
-    )
+
+    def build_replica(role: Role) -> Replica:
+        return _of(str(role.address), build.replica)(
+            asked.task, role.address, role.trains, asked.deal, asked.budget, role.part
+        )
+
+    if not asked.options.virtual.timing_only:
+        return build_replica
+    if asked.strategy.composition.mesh:
+        from covey.parallelism.plan.mesh import Mesh
+        from covey.parallelism.timed.timed_mesh import TimedMesh  # tracing models takes long to import
+
+        mesh = asked.strategy.composition.mesh
+        assert isinstance(mesh, Mesh)
+        return TimedMesh(
+            mesh, asked.plan.roles, asked.deal, [limit or 0 for limit in asked.plan.limits[:: mesh.members]],
+            build=build_replica, drive=_drive, clips=asked.task.clip_norm is not None,
+            plain=asked.strategy.composition.codec.traits.plain,
+        ).part  # fmt: skip
+    shapes = build.shapes(asked.task)
+    shapes = in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
+    data = build.timed_data(asked.task, asked.deal)
+    return lambda role: stand_in(shapes, role.address, role.trains, asked.deal, data)
+
+
+def _drive(plan: Plan, replicas: Mapping[Address, Replica]) -> None:
+    """Perform a plan, of which only what its roles do counts."""
+    engine(plan, dict(replicas), Cluster(), [], Referee(1)).run()

@@ -233,6 +233,7 @@ def _judged(
             result = covey.fit(
                 replace(task, evaluate=None, callbacks=(), compile=False), layout.strategy, layout.workers,
                 engine="simulated", cluster=_smaller(world, layout.workers), steps=STEPS, runs=False,
+                timing_only=" with mesh(" in layout.strategy,
             )  # fmt: skip
         except CoveyError as error:
             refused[layout.plan] = str(error)

@@ -208,6 +208,11 @@ class Mesh:
         )  # fmt: skip
 
     @property
+    def flushes(self) -> bool:
+        """Whether a step ends before the next one begins."""
+        return self.schedule.flushes
+
+    @property
     def settled(self) -> bool:
         """Whether it says exactly where the model is cut."""
         return bool(self.load) and (self.parts == 1 or all(part.isdigit() for part in self.borders))
