@@ -243,7 +243,6 @@ def test_switch_is_this_by_name() -> None:
         ("allreduce with mesh(expert=3)", r"mesh\(expert=3\) needs a multiple of 3 workers, not 4"),
         ("allreduce with mesh(replica=2, expert=3)", r"mesh\(replica=2, expert=3\) needs 6 workers, not 4"),
         ("allreduce with mesh(expert=0)", "at least 1 is needed"),
-        ("allreduce with mesh(stage=2, expert=2)", "expert=2 and stage in one mesh"),
         ("allreduce with mesh(expert=2, zero=2)", "zero=2 .* use zero=1, or shard without expert"),
         ("allreduce with mesh(expert=2, microbatches=2)", "omit them"),
         ("allreduce(bucket=1KB) with mesh(expert=4)", "while backward runs"),

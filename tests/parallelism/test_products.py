@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import covey
 from covey.errors import CoveyError
+from covey.nn import Experts
 from covey.parallelism.plan.mesh import Mesh
 from tests.parallelism.divided_runs import apart, run
 from tests.parallelism.test_experts import WORDS as EXPERT_WORDS
@@ -52,7 +54,7 @@ def uncut(mesh: str) -> tuple[str, int]:
 QUICK = [
     ("tensor=2, shard=2", "gpt"), ("tensor=2, shard=2, zero=1", "cnn"), ("tensor=2, shard=2, zero=2", "tied"),
     ("expert=2, tensor=2", "words"), ("shard=2, expert=2", "points"), ("stage=2, tensor=2", "gpt"),
-    ("stage=2, shard=2", "mlp"), ("stage=2, tensor=2, cut=1", "mlp"),
+    ("stage=2, shard=2", "mlp"), ("stage=2, tensor=2, cut=1", "mlp"), ("stage=2, expert=2, microbatches=2", "points"),
 ]  # fmt: skip
 SLOW = [
     ("shard=2, tensor=3", "translator"), ("shard=3, tensor=2", "odd"), ("shard=2, tensor=2", "cnn"),
@@ -69,6 +71,13 @@ SLOW = [
     ("stage=2, shard=2, tied=sum", "tied"), ("stage=2, shard=2, timetable=plain", "gpt"),
     ("replica=2, shard=2, tensor=2", "gpt"), ("replica=2, stage=2, tensor=2", "gpt"),
     ("stage=2, shard=2, tensor=2", "gpt"), ("shard=2, expert=2, tensor=2", "points"),
+    ("stage=2, expert=2, timetable=gpipe, microbatches=2", "second choices"), ("stage=2, expert=2, tied=sum", "words"),
+    ("stage=3, expert=2, timetable=plain", "points"), ("stage=2, expert=3, recompute=true, microbatches=2", "points"),
+    ("stage=2, expert=2, tied=sum, timetable=interleaved, chunks=2, microbatches=2", "words"),
+    ("stage=2, expert=2, timetable=plain", "given"), ("stage=2, expert=2, tensor=2, microbatches=2", "points"),
+    ("stage=2, shard=2, expert=2, microbatches=2", "points"), ("replica=2, stage=2", "gpt"),
+    ("replica=2, shard=2", "gpt"), ("replica=2, expert=2", "points"), ("replica=2, tensor=2", "gpt"),
+    ("replica=2, stage=2, expert=2, microbatches=2", "points"),
 ]  # fmt: skip
 
 
@@ -100,6 +109,11 @@ def test_twenty_steps(mesh: str, model: str) -> None:
         pytest.param("shard=2, expert=2", "words", marks=pytest.mark.full),
         pytest.param("stage=2, tensor=2", "gpt", marks=pytest.mark.full),
         pytest.param("stage=2, shard=2", "gpt", marks=pytest.mark.full),
+        pytest.param("stage=2, expert=2, microbatches=2", "points", marks=pytest.mark.full),
+        pytest.param("replica=2, expert=2", "points", marks=pytest.mark.full),
+        pytest.param("replica=2, stage=2", "gpt", marks=pytest.mark.full),
+        pytest.param("replica=2, tensor=2", "gpt", marks=pytest.mark.full),
+        pytest.param("replica=2, shard=2", "gpt", marks=pytest.mark.full),
     ],
 )
 def test_real_processes_compute_the_same(mesh: str, model: str) -> None:
@@ -112,6 +126,7 @@ def test_real_processes_compute_the_same(mesh: str, model: str) -> None:
         ("shard=2, tensor=2, zero=2", "shard=2", "gpt"), ("expert=2, tensor=2", "expert=2", "points"),
         ("shard=2, expert=2", "expert=4", "points"), ("stage=2, tensor=2", "stage=1", "gpt"),
         ("stage=2, shard=2, timetable=plain", "shard=2", "gpt"),
+        ("stage=2, expert=2, timetable=plain", "expert=2", "points"),
     ],
 )  # fmt: skip
 def test_clipping_holds_for_the_gradient_of_the_whole_model(mesh: str, one_axis: str, model: str) -> None:
@@ -139,6 +154,52 @@ def test_members_with_experts_serve_on(mesh: str, samples: int) -> None:
     given = task("words", data=tuple(part[:samples] for part in EXPERT_WORDS), batch_size=4)
     found = run(given, f"allreduce with mesh({mesh})", 4, steps=None, epochs=1)
     assert apart(found, run(given, "allreduce", batches, steps=None, epochs=1)) < 1e-10
+
+
+@pytest.mark.parametrize("mesh", ["stage=2, expert=2, timetable=plain", "stage=2, expert=3, microbatches=4"])
+def test_stages_with_experts_serve_on(mesh: str) -> None:
+    """One member has a batch more than the others, of a sample: most of its micro-batches are empty."""
+    mesh, members = f"{mesh}, tied=sum", size(mesh, "expert")
+    given = task("words", data=tuple(part[: 8 * members + 1] for part in EXPERT_WORDS), batch_size=4)
+    found = run(given, f"allreduce with mesh({mesh})", 2 * members, steps=None, epochs=1)
+    whole = run(given, uncut(mesh)[0], members, steps=None, epochs=1)
+    assert apart(found, whole) < 1e-10
+    assert found.notes["dropped tokens"] == whole.notes["dropped tokens"]
+    assert run(given, f"allreduce with mesh({mesh})", 2 * members, steps=None, epochs=2).samples == 16 * members + 2
+
+
+@pytest.mark.parametrize("mesh", ["stage=2, microbatches=2", "stage=2, expert=2, microbatches=2"])
+def test_the_balance_loss_counts_once_however_many_micro_batches_there_are(mesh: str) -> None:
+    members = size(mesh, "expert")
+    whole = run(task("points", batch_size=3, accumulate=2), "allreduce", members, steps=5)
+    found = run(task("points"), f"allreduce with mesh({mesh})", size(mesh), steps=5)
+    assert apart(found, whole) < 1e-10
+    assert found.notes["dropped tokens"] == whole.notes["dropped tokens"] > 0
+
+
+class Wide(nn.Module):
+    """Rows, experts, heads and layers enough for eight members of every stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(11, 32), nn.Linear(32, 11)
+        self.up, self.down, self.norm = nn.Linear(32, 64), nn.Linear(64, 32), nn.LayerNorm(32)
+        self.one, self.two = (Experts(lambda: nn.Linear(32, 32), experts=4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x)
+        h = h + self.one(h)
+        h = self.norm(h + self.down(torch.tanh(self.up(h))))
+        return self.head(h + self.two(h))
+
+
+@pytest.mark.full
+def test_all_five_axes() -> None:
+    mesh = "replica=2, stage=2, shard=4, expert=2, tensor=2, microbatches=2"
+    many = torch.randint(0, 11, (200, 5)), torch.randint(0, 11, (200, 5))
+    given = task("words", model=lambda: Wide().double(), data=many, batch_size=4)
+    found, whole = run(given, f"allreduce with mesh({mesh})", 64, steps=3), run(given, *uncut(mesh), steps=3)
+    assert apart(found, whole) < 1e-10
 
 
 @pytest.mark.parametrize("mesh", ["shard=2, tensor=2", "stage=2, shard=2, timetable=plain"])
@@ -169,7 +230,8 @@ def test_places_and_shares() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("allreduce with mesh(stage=2, expert=2)", "expert=2 and stage in one mesh: .* use mesh"),
+        ("allreduce with mesh(stage=2, expert=2)", r"mesh\(expert=2\) divides the experts .* has no such layer"),
+        ("allreduce with mesh(stage=2, expert=2, timetable=pipedream)", "pipedream keeps .* versions .* use 1f1b"),
         ("allreduce with mesh(stage=2, shard=2, zero=3)", "zero=3 .* use zero=1, or shard without stage"),
         ("allreduce with mesh(expert=2, shard=2, zero=2)", "zero=2 .* use zero=1, or shard without expert"),
         ("allreduce with mesh(stage=2, tensor=2, timetable=pipedream)", "pipedream keeps .* versions .* use 1f1b"),
@@ -203,6 +265,7 @@ def test_what_cannot_be_is_refused_with_what_would_work(spec: str, said: str) ->
         pytest.param("expert=2, tensor=2", "shard=2, zero=2", "points", marks=pytest.mark.full),
         pytest.param("shard=2, zero=2", "expert=2, tensor=2", "points", marks=pytest.mark.full),
         pytest.param("shard=2, expert=2", "replica=4, tensor=2", "points", marks=pytest.mark.full),
+        pytest.param("stage=2, expert=2, timetable=plain", "shard=2, tensor=2", "points", marks=pytest.mark.full),
     ],
 )  # fmt: skip
 def test_a_checkpoint_goes_on_with_another_layout(before: str, after: str, model: str, tmp_path: Path) -> None:

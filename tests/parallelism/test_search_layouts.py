@@ -156,7 +156,8 @@ def test_the_mesh_says_what_runs() -> None:
     assert refusal({"replica": 2, "stage": 2}, 4) == ""
     assert refusal({"replica": 1, "diagonal": 2}, 2) == f"{STUDY}: no run has the axis diagonal yet"
     assert refusal({"replica": 1, "stage": 2, "shard": 2}, 4) == ""
-    assert "in one mesh" in refusal({"replica": 1, "stage": 2, "expert": 2}, 4)
+    assert refusal({"replica": 1, "stage": 2, "expert": 2}, 4) == ""
+    assert "use zero=1" in refusal({"replica": 1, "stage": 2, "shard": 2, "zero": 3}, 4)
 
 
 def test_a_layout_that_a_run_would_refuse_is_marked() -> None:

@@ -29,7 +29,7 @@ TENSOR = "tensor"
 """How it calls those who have the other slices of the same layers."""
 AGE = "age"
 """What a stage notes: how many updates old the weights of a gradient were. It is the run's staleness."""
-OF_BATCHES = ("samples", "loss", DROPPED)
+OF_BATCHES = ("samples", "loss")
 """Notes of everybody who has batches of its own."""
 
 
@@ -112,6 +112,8 @@ class Axis:
             return Note("staleness", note.value)
         if note.kind == "staleness":
             return None if self.ages else note
+        if note.kind == DROPPED:  # every stage has layers of its own
+            return note if all(place.last for place in self.places if place.name == TENSOR) else None
         silent = (place for place in self.places if place.alike or note.kind not in OF_BATCHES)
         return note if all(place.last for place in silent) else None
 

@@ -11,7 +11,9 @@ from covey.errors import PlanError
 from covey.model.replica import Replica
 from covey.model.replica_spec import ReplicaSpec
 from covey.parallelism.axis import EXPERT, SHARD, STAGE, TENSOR, AxisPlace, placed
+from covey.parallelism.cut_replica import CutReplica
 from covey.parallelism.experts.expert_roles import expert_replica
+from covey.parallelism.experts.expert_stages import expert_stage_replica
 from covey.parallelism.pipeline.stage_roles import stage_replica
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.sharded.part_rows import rows_of_part
@@ -54,5 +56,7 @@ def _built(mesh: Mesh) -> Callable[[Mesh, int, ReplicaSpec], Replica]:
     """What makes the replicas of its roles."""
     if not (mesh.cut_in_layers or mesh.expert is not None):
         return shard_replica if mesh.sharded else tensor_replica
-    part = stage_replica if mesh.cut_in_layers else expert_replica
+    part: Callable[[Mesh, int, ReplicaSpec], CutReplica] = stage_replica if mesh.cut_in_layers else expert_replica
+    if mesh.cut_in_layers and mesh.expert is not None:
+        part = expert_stage_replica
     return partial(rows_of_part, part) if mesh.shards > 1 else part

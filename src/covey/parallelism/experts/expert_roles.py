@@ -43,12 +43,11 @@ def expert_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> ExpertReplica
     layers = checked(module, members)
     whole, rank = Outline.of(module), mesh.share(given.who.rank)
     feed = Feed(data_of(task), deal, rank, task.loading, task.batch_size, device(task, given.who.rank))
-    bulk = _token_bytes(task, module, feed) if given.trains else 0
+    bulk = token_bytes(task, module, feed) if given.trains else 0
     plan = split_plan(mesh, task, module, deal, given.who.rank) if mesh.tensor is not None else None
     group = ExpertGroup(me, members)
     for number, layer in enumerate(layers.values()):
-        layer.divided = DividedExperts(layer, number, group)
-        _keep(layer, *chunk(len(layer.experts), members, me))
+        divide(layer, number, group)
     inside = {id(weight) for layer in layers.values() for weight in layer.experts.parameters()}
     apart = {name for name, weight in module.named_parameters() if id(weight) in inside}
     source = OwnBatches(task, module, feed) if given.trains else None
@@ -106,7 +105,7 @@ def checked(module: nn.Module, members: int) -> dict[str, Experts]:
     return layers
 
 
-def _token_bytes(task: Task, module: nn.Module, feed: Feed) -> int:
+def token_bytes(task: Task, module: nn.Module, feed: Feed) -> int:
     """What the tokens of one batch for one layer may need, or what experts make of them; a few samples say that."""
     batch = feed.take(feed.shards.indices(feed.rank, 0)[:LOOK])
     largest, layers = [0], experts_in(module).values()
@@ -123,8 +122,10 @@ def _token_bytes(task: Task, module: nn.Module, feed: Feed) -> int:
     return max(largest) * task.batch_size
 
 
-def _keep(layer: Experts, first: int, stop: int) -> None:
-    """Have only these experts from now on."""
-    for number in range(len(layer.experts)):
-        if not first <= number < stop:
-            layer.experts[number] = nn.Module()
+def divide(layer: Experts, number: int, group: ExpertGroup) -> None:
+    """Have only this member's experts from now on, and compute with the others' owners."""
+    layer.divided = DividedExperts(layer, number, group)
+    first, stop = chunk(len(layer.experts), group.members, group.me)
+    for other in range(len(layer.experts)):
+        if not first <= other < stop:
+            layer.experts[other] = nn.Module()

@@ -9,7 +9,7 @@ member 1    0 1 1 2 2 3      2 3 3|2 2 3     2 2 2|3 3 3    ─►      …     
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,8 @@ class ExpertGroup:
         self.silent = False  # this member has no samples left: it serves the others
         self._node: Node | None = None
         self._calls = self._before = 0  # of layers, in this step and in the one before it
+        self._part: tuple[int, int] | None = None  # of a step: exchanges so far, and how many it had before
+        self._counts: dict[Hashable, int] = {}
 
     @contextmanager
     def step(self, node: Node, weight: float) -> Iterator[None]:
@@ -49,6 +51,16 @@ class ExpertGroup:
             yield
         finally:
             self._node, self._before = None, self._calls
+
+    @contextmanager
+    def part(self, which: Hashable, silent: bool) -> Iterator[None]:
+        """Meanwhile a part of a step is computed by itself, such as the forward of a micro-batch."""
+        self._part, self.silent = (0, self._counts.get(which, 2)), silent
+        try:
+            yield
+        finally:
+            self._counts[which] = self._part[0]
+            self._part, self.silent = None, False
 
     def call(self) -> int:
         """The number of the first exchange of a layer's next call."""
@@ -66,6 +78,10 @@ class ExpertGroup:
 
     def progress(self, number: int) -> float:
         """How much of the work is done at an exchange: each call has its turn in forward and in backward."""
+        if self._part is not None:
+            done, count = self._part
+            self._part = done + 1, count
+            return min(1.0, (done + 1) / (count + 1))
         call, turn = divmod(number % TURNS, EXCHANGES)
         share = min(1.0, (call + 1) / (max(self._before, self._calls) + 1))
         return in_forward(share) if turn < 2 else in_backward(1 - share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ from covey.data.feed import Feed
 from covey.data.group_batches import GroupBatches
 from covey.model.batches import backward
 from covey.model.randomness import Chance, seed_of, seed_torch
+from covey.nn.experts import experts_in
+from covey.nn.routing import RoutingNotes
 from covey.parallelism.ends import Entrance, loss_of
+from covey.parallelism.experts.token_exchange import ExpertGroup
 from covey.parallelism.stages import Stage
 from covey.parallelism.tensor.group import MemberGroup
 from covey.parallelism.tensor.split_tensor import whole_value
@@ -60,6 +63,10 @@ class Microbatches:
     def samples(self, micro: Microbatch) -> int:
         start, stop = chunk(self.whole(micro.step), micro.parts, micro.number)
         return stop - start
+
+    def serves(self, micro: Microbatch) -> bool:
+        """Whether it is computed only because others need it."""
+        return False
 
     def share(self, micro: Microbatch) -> float:
         """What a micro-batch counts in its batch, whose loss is a mean over samples."""
@@ -115,11 +122,12 @@ class StageCompute:
 
     def __init__(
         self, parts: Sequence[Stage], count: int, microbatches: Microbatches, ends: PipelineEnds, recompute: bool,
-        group: MemberGroup | None = None,
+        group: MemberGroup | None = None, experts: ExpertGroup | None = None,
     ) -> None:  # fmt: skip
-        """Where layers are divided among members, all of their `group` do the same moves."""
+        """Where layers or experts are divided among members, all of their group do the same moves."""
         self.parts, self.count, self.microbatches, self.ends = parts, count, microbatches, ends
-        self.recompute, self.group = recompute, group
+        self.recompute, self.group, self.experts = recompute, group, experts
+        self.layers = [experts_in(part.module) for part in parts]
         self.device = next(parameter.device for part in parts for parameter in part.module.parameters())
         self.chance = Chance(self.device)
         self.flights: dict[tuple[Microbatch, int], MicrobatchInFlight] = {}
@@ -139,7 +147,7 @@ class StageCompute:
         assert values is not None
         taken = _leaves([x.to(self.device) for x in values], part.takes, part.number > 0)
         before = self.chance.state() if self.recompute else None
-        with torch.set_grad_enabled(not self.recompute), self._together("F", chunk):
+        with torch.set_grad_enabled(not self.recompute), self._together("F", chunk, micro):
             given = self._run(part, micro, taken, weights)
         self.flights[micro, chunk] = MicrobatchInFlight(taken, () if self.recompute else given, before, weights)
         now = self.chance.state()
@@ -150,7 +158,7 @@ class StageCompute:
         """The gradients for what the part took; those of its weights are added to what lies there."""
         part, flight = self.parts[chunk], self.flights.pop((micro, chunk))
         kept = [buffer.clone() for buffer in part.module.buffers()] if self.recompute else []
-        with self._together("B", chunk):
+        with self._together("B", chunk, micro):
             given = self._again(part, micro, flight) if self.recompute else flight.given
             self._differentiate(part, micro, given, errors)
         with torch.no_grad():  # running means have seen the batch already, when it went forward
@@ -159,8 +167,31 @@ class StageCompute:
         asked = [x for x, value in zip(flight.taken, part.takes, strict=True) if value.differentiable]
         return tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in asked) if part.number else ()
 
-    def _together(self, what: str, chunk: int) -> AbstractContextManager[None]:
-        return self.group.part((what, chunk)) if self.group else nullcontext()
+    @property
+    def talks(self) -> bool:
+        """Whether a move asks other members."""
+        return self.group is not None or self.experts is not None
+
+    @contextmanager
+    def _together(self, what: str, chunk: int, micro: Microbatch) -> Iterator[None]:
+        """Meanwhile members do this move together; one that only serves the others leaves no trace of it."""
+        serves, module = self.microbatches.serves(micro), self.parts[chunk].module
+        for name, layer in self.layers[chunk].items():
+            layer.loss_weight, layer.where = self.microbatches.share(micro), f"{name}, step {micro.step}"
+        before = [layer.notes for layer in self.layers[chunk].values()]
+        kept = [buffer.clone() for buffer in module.buffers()] if serves else []
+        with (
+            self.group.part((what, chunk)) if self.group else nullcontext(),
+            self.experts.part((what, chunk), serves) if self.experts else nullcontext(),
+        ):
+            for layer in self.layers[chunk].values():
+                layer.notes = RoutingNotes() if serves or what == "B" else layer.notes
+            yield
+        for layer, notes in zip(self.layers[chunk].values(), before, strict=True):
+            layer.notes = notes
+        with torch.no_grad():
+            for buffer, value in zip(module.buffers(), kept, strict=False):
+                buffer.copy_(value)
 
     def _differentiate(self, part: Stage, micro: Microbatch, given: Values, errors: Values | None) -> None:
         if part.number == self.count - 1:

@@ -131,6 +131,8 @@ class StageReplica(CutReplica):
         self.progress.begin(self.batch.samples * node.workers)
         if self.place.last:
             await super().announce(node)
+        else:
+            await self.compute.tell_routing(node)
 
     @property
     def _compute(self) -> StageCompute:

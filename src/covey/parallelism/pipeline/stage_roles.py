@@ -19,8 +19,13 @@ from covey.model.build import data_of, device
 from covey.model.flat import Flat
 from covey.model.replica_spec import ReplicaSpec
 from covey.model.slots import Outline, names_of, trainable
+from covey.nn.experts import experts_in
+from covey.nn.routing import RoutingNotes
 from covey.parallelism.chain import Chain, chain_of
 from covey.parallelism.ends import Entrance, inputs_of, loss_of
+from covey.parallelism.experts.expert_roles import divide
+from covey.parallelism.experts.served_microbatches import ServedMicrobatches
+from covey.parallelism.experts.token_exchange import ExpertGroup
 from covey.parallelism.parameter_map import WHOLE, ParameterMap
 from covey.parallelism.pipeline.stage_compute import Microbatches, PipelineEnds, StageCompute
 from covey.parallelism.pipeline.stage_replica import StageParts, StageReplica
@@ -30,33 +35,45 @@ from covey.parallelism.plan.schedule import Schedule
 from covey.parallelism.stages import Stages, Tie
 from covey.parallelism.tensor.split_plan import SplitPlan, SplitPlanner
 from covey.parallelism.tensor.split_tensor import SplitTensor, whole_value
-from covey.parallelism.tensor.tensor_roles import owners_of, samples_for_one, slices_of, some_samples
+from covey.parallelism.tensor.tensor_roles import every_expert, owners_of, samples_for_one, slices_of, some_samples
 from covey.task import Task
 
 
-def stage_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> StageReplica:
-    """What a role at this place has of the model, with the other members of its stage; a worker's also computes."""
+def stage_replica(
+    mesh: Mesh, member: int, given: ReplicaSpec, experts: ExpertGroup | None = None
+) -> StageReplica:  # fmt: skip
+    """What a role at this place has of the model, with the other members of its stage; a worker's also computes.
+
+    Where members divide its experts, too, their group is given.
+    """
     assert mesh.settled, f"{mesh} does not say where the model is cut"
     task, deal, rank = given.task, given.deal, mesh.share(given.who.rank)
     stage, _, _, tensor = mesh.place(member)
     feed = Feed(data_of(task), deal, rank, task.loading, device=device(task, given.who.rank))
     whole = Outline.of(given.module)
-    batch = feed.take(torch.arange(micro_samples(task.batch_size, deal.samples, mesh.schedule)))
+    batch = feed.take(torch.arange(micro_samples(task.batch_size, deal.length or deal.samples, mesh.schedule)))
     chain = chain_of(given.module, inputs_of(task, given.module, batch))
     cut = checked(chain.stages(mesh.after, mesh.tied), mesh)
+    for layer in experts_in(given.module).values():
+        layer.notes = RoutingNotes()  # of what it chose while it was looked at
     mine = list(cut)[stage :: mesh.stages]
     modules = [part.module for part in mine]
     called, ties = names_of(given.module), _ties(cut, mesh.stages)
     borrowed = [called[tie.of(stage)] for tie in ties if tie.borrowed(stage)]
     ends = PipelineEnds(Entrance(task, signature(given.module.forward)), partial(_rebuilt, chain.traced.spec))
-    slices = None
+    slices = plan = None
     if mesh.tensors > 1:
-        plan, owners = _divided(mesh, task, cut, ends, deal, called)
+        plan, owners = _divided(mesh, task, cut, ends, deal, called, given.module)
+    if experts is not None:
+        for number, layer in enumerate(experts_in(given.module).values()):
+            divide(layer, number, experts)
+    if plan is not None:
         slices = slices_of(plan, modules, mesh.tensors, tensor, called, borrowed, owners)
     named = {called[name]: weight for module in modules for name, weight in module.named_parameters()}
     layout = Flat(*modules, called=called, without=borrowed, instead=slices.held if slices else None)
-    microbatches = Microbatches(task, feed, GroupBatches(deal, mesh.batches), rank)
+    microbatches = _microbatches(mesh, member, task, feed)
     load, group = (slices.load, slices.group) if slices else (1.0, None)
+    work = StageCompute(mine, len(cut), microbatches, ends, mesh.recompute, group, experts)
     parts = StageParts(
         place=PipelinePlace(
             stage=stage, stages=mesh.stages, schedule=mesh.schedule,
@@ -64,7 +81,7 @@ def stage_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> StageReplica:
         ),
         layout=layout,
         whole=ParameterMap(layout, whole, slices.runs if slices else WHOLE),
-        stage_compute=StageCompute(mine, len(cut), microbatches, ends, mesh.recompute, group) if given.trains else None,
+        stage_compute=work if given.trains else None,
         weights={name: _local(weight) for name, weight in named.items()},
         ties={called[tie.names[0]]: tie for tie in ties},
         bulk=max(sum(value.bytes for value in part.takes) for part in cut),
@@ -76,11 +93,20 @@ def stage_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> StageReplica:
 def check_split(mesh: Mesh, task: Task, chain: Chain, cut: Stages, deal: Shards) -> None:
     """Refuse stages whose layers cannot be divided among the members of each."""
     ends = PipelineEnds(Entrance(task, signature(chain.model.forward)), partial(_rebuilt, chain.traced.spec))
-    _divided(mesh, task, cut, ends, deal, names_of(chain.model))
+    _divided(mesh, task, cut, ends, deal, names_of(chain.model), chain.model)
+
+
+def _microbatches(mesh: Mesh, member: int, task: Task, feed: Feed) -> Microbatches:
+    """Of a worker; where members divide experts, all of them compute wherever one has samples."""
+    batches, rank = GroupBatches(feed.shards, mesh.batches), feed.rank
+    if mesh.expert is None:
+        return Microbatches(task, feed, batches, rank)
+    first = rank - mesh.place(member)[2]
+    return ServedMicrobatches(task, feed, batches, rank, range(first, first + mesh.experts))
 
 
 def _divided(
-    mesh: Mesh, task: Task, cut: Stages, ends: PipelineEnds, deal: Shards, called: Mapping[str, str]
+    mesh: Mesh, task: Task, cut: Stages, ends: PipelineEnds, deal: Shards, called: Mapping[str, str], model: nn.Module
 ) -> tuple[SplitPlan, dict[str, int]]:  # fmt: skip
     """How the layers of all stages are divided, and which member of its stage owns each weight that is not."""
     batch = some_samples(task, deal)
@@ -94,7 +120,8 @@ def _divided(
         loss_of(task, batch, ends.rebuild(values))
 
     planner = SplitPlanner([part.module for part in cut], mesh.tensors, mesh.split or BEST, called)
-    plan = planner.plan(run, samples_for_one(task, deal))
+    with every_expert(model):
+        plan = planner.plan(run, samples_for_one(task, deal))
     owners: dict[str, int] = {}
     for stage in range(mesh.stages):
         here = trainable(part.module for part in list(cut)[stage :: mesh.stages])

@@ -115,7 +115,7 @@ class StageWorker:
             came = await self.take(node, Ahead, (where.stage - 1) % where.stages, self._tag(node, move, number - 1))
             values, chance = came.values.parts, next(iter(came.chance.parts), None)
         job = partial(self.work.forward, micro, move.chunk, values, chance, weights)
-        made = await node.compute(job, FORWARD * self._load(move, micro), talks=self.work.group is not None)
+        made = await node.compute(job, FORWARD * self._load(move, micro), talks=self.work.talks)
         given, drawn = made
         if given:
             tag = self._tag(node, move, number)
@@ -130,7 +130,7 @@ class StageWorker:
             errors = came.values.parts
         again = 1.0 if where.schedule.recompute else 1 - FORWARD
         job = partial(self.work.backward, micro, move.chunk, errors)
-        found = await node.compute(job, again * self._load(move, micro), talks=self.work.group is not None)
+        found = await node.compute(job, again * self._load(move, micro), talks=self.work.talks)
         if number:
             told = Back(self._tag(node, move, number - 1), self.since, Vector(found))
             await node.send(Address(STAGE, (where.stage - 1) % where.stages), told, priority=FIRST)

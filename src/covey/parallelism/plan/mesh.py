@@ -115,12 +115,6 @@ class Mesh:
         return replace(self, zero=1 if other else self.zero or 3)
 
     def _with_schedule(self) -> Mesh:
-        if self.expert is not None:
-            raise PlanError(
-                f"expert={self.expert} and stage in one mesh: members exchange the tokens of whole batches, and stages "
-                f"compute micro-batches; use mesh(shard=2, expert={self.expert}), mesh(expert={self.expert}, "
-                "tensor=2), or stage without expert"
-            )
         traits = Schedule(name=self.timetable).traits
         chunks, microbatches = self.chunks or traits.chunks, self.microbatches or traits.microbatches(self.stages)
         if not traits.divides and microbatches != 1:
@@ -129,7 +123,7 @@ class Mesh:
         fitted.schedule.check((1,) * self.stages)
         if chunks > 1 and self.stage == 1:
             raise PlanError("interleaved goes around several stages: use mesh(stage=2), or more")
-        if not fitted.schedule.flushes and (self.tied == "sum" or fitted.shards * fitted.tensors > 1):
+        if not fitted.schedule.flushes and (self.tied == "sum" or fitted.batches * fitted.tensors > 1):
             what = "tied weights are" if self.tied == "sum" else "stages that divide their weights are"
             raise PlanError(
                 f"{self.timetable} keeps different versions of weights on its stages, so {what} impossible: use 1f1b "

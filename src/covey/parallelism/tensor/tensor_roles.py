@@ -36,7 +36,7 @@ LOOK = 4  # samples with which a model is looked at
 def split_plan(mesh: Mesh, task: Task, module: nn.Module, deal: Shards, rank: int = 0) -> SplitPlan:
     """How the task's model is divided among the members of a mesh's tensor groups."""
     batch = some_samples(task, deal, rank)
-    with _every_expert(module):
+    with every_expert(module):
         return SplitPlanner([module], mesh.tensors, mesh.split or BEST).plan(
             lambda: task.forward(module, batch), samples_for_one(task, deal)
         )
@@ -54,7 +54,7 @@ def samples_for_one(task: Task, deal: Shards) -> int:
 
 
 @contextmanager
-def _every_expert(module: nn.Module) -> Iterator[None]:
+def every_expert(module: nn.Module) -> Iterator[None]:
     """Meanwhile all experts compute, whichever of them a few samples choose, and on whole tokens."""
     layers = experts_in(module).values()
     for layer in layers:
