@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
 from covey.errors import PlanError
@@ -18,6 +18,7 @@ from covey.parallelism.plan.terms import CutTerms
 from covey.parallelism.search.costs import Devices, OperatorCosts
 from covey.parallelism.search.methods import METHODS, Budget, SearchResult
 from covey.parallelism.search.operators import OperatorConfig, OperatorGraph, every_config, group_configs
+from covey.parallelism.search.product_layouts import ProductLayouts
 from covey.parallelism.search.simulation import Simulation
 
 STUDY = "study only"
@@ -76,10 +77,10 @@ class LayoutSearch:
     def all(self, method: str, budget: Budget) -> list[ModelLayout]:
         """Data parallelism first; then what a run can do, and what is for study, each the fastest first."""
         names = list(METHODS) if method == "all" else [method]
-        budget = replace(budget, seconds=budget.seconds / (len(names) * (len(_groups(self.count)) + 1)))
+        budget = replace(budget, seconds=budget.seconds / (len(names) * (3 * len(_groups(self.count)) + 1)))
         rest = [self.alone(), *self.sharded(), *self.pipelines()]
         for name in names:
-            for find in (self.tensor, self.study):
+            for find in (self.tensor, self.products, self.study):
                 rest += self._found(find(name, budget))
         fitting = [one for one in rest if one.memory <= self.devices.memory]
         slowest_first = sorted(fitting, key=lambda one: one.order, reverse=True)
@@ -122,6 +123,25 @@ class LayoutSearch:
                 words = " ".join(f"{name}:{kind}" for name, kind in splits_of(graph, found.choice))
                 spec = f'allreduce with {_mesh(mesh)[:-1]}, split="{words}")'
                 yield self._of(costs, found.choice, _shown(mesh), spec, method, mesh)
+
+    def products(self, method: str, budget: Budget) -> Iterator[ModelLayout]:
+        """Stages, shards and divided operators in one mesh."""
+        for sizes, share, cut, cost in ProductLayouts(self.graph, self.devices, self.profile, self.parts).found(
+            method, budget
+        ):
+            mesh = {name: size for name, size in asdict(sizes).items() if size > 1 or name in ("replica", "zero")}
+            mesh = {name: size for name, size in mesh.items() if size}
+            mesh |= {"microbatches": self.parts} if cut else {}
+            splits = splits_of(self.graph, share.choice)
+            words = " ".join(f"{name}:{kind}" for name, kind in splits)
+            said = f', split="{words}"' if words else ""
+            said += f", cut={':'.join(map(str, cut.after))}" if cut else ""
+            yield ModelLayout(
+                plan=_shown(mesh), strategy=f"allreduce with {_mesh(mesh)[:-1]}{said})", workers=self.count,
+                method=method if words else "planner", step=cost.step, memory=cost.memory, traffic=cost.traffic,
+                samples=sizes.replica * sizes.shard * self.graph.samples, splits=splits,
+                why_not=refusal(mesh, self.count),
+            )  # fmt: skip
 
     def study(self, method: str, budget: Budget) -> Iterator[ModelLayout]:
         """Each operator in any configuration on any of the machines (SOAP), for data parallelism's samples."""
@@ -216,7 +236,7 @@ def _mesh(mesh: dict[str, int]) -> str:
 
 
 def _shown(mesh: dict[str, int]) -> str:
-    words = {"tensor": "splits", "shard": "shards", "stage": "stages"}
+    words = {"stage": "stages", "shard": "shards", "tensor": "splits"}
     times = f"{mesh['replica']} x " if mesh["replica"] > 1 else ""
     zero = f", zero={mesh['zero']}" if "zero" in mesh else ""
-    return times + next(f"{mesh[name]} {word}" for name, word in words.items() if name in mesh) + zero
+    return times + " x ".join(f"{mesh[name]} {word}" for name, word in words.items() if name in mesh) + zero
