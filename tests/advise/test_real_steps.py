@@ -8,10 +8,12 @@ import pytest
 
 import covey
 from covey.advise.candidates import candidates
-from covey.advise.choose import _guessed
+from covey.advise.choose import _guessed, advise
 from covey.advise.known import Known
-from covey.advise.real_steps import ROUNDS, RealSteps, measure_best
+from covey.advise.real_steps import FEWEST, ROUNDS, SPEND, RealSteps, measure_best
 from covey.advise.situation import look
+from covey.advise.trials.trial import SPEND as SPENT_ON_TRIALS
+from covey.advise.trials.trial import SimulatedTrials
 from covey.errors import PlanError
 from covey.observe.step_time import recorded_step
 from covey.simulate import from_flags
@@ -67,7 +69,21 @@ def test_slow_steps_are_fewer() -> None:
     asked.clear()
     real = type("Slow", (Rigged,), {"slow": 30.0})(task=DIGITS, engine="local", workers=2)
     measure_best(known(compute="900ms"), real, lambda _: None)
-    assert all(12 <= steps < 60 for _, _, steps, _ in asked) and min(steps for _, _, steps, _ in asked) < 20
+    assert all(FEWEST <= steps < 60 for _, _, steps, _ in asked) and min(steps for _, _, steps, _ in asked) < 20
+
+
+def test_all_runs_together_compute_no_longer_than_what_is_to_spend() -> None:
+    asked.clear()
+    measure_best(known(compute="20ms"), Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert 0.95 * SPEND <= sum(0.02 * workers * steps for _, workers, steps, _ in asked if workers > 1) <= 1.05 * SPEND
+
+
+def test_what_real_steps_take_is_not_spent_on_trials() -> None:
+    task = load_task(DIGITS)
+    now = look(task, 2, from_flags(compute="20ms"))
+    trials = SimulatedTrials(task, now, 0.02, until=0.0)
+    advise(task, DIGITS, now, trials=trials, real=Rigged(task=DIGITS, engine="local", workers=2, until=0.0))
+    assert trials.spend == SPENT_ON_TRIALS - SPEND
 
 
 def test_a_recording_tells_the_steps_of_the_mean_worker() -> None:

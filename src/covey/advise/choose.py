@@ -10,7 +10,7 @@ from covey.advise.candidates import Candidate, candidates
 from covey.advise.conclude import conclude
 from covey.advise.known import CandidateRow, Curve, Known
 from covey.advise.ranked import Advice
-from covey.advise.real_steps import RealSteps, measure_best
+from covey.advise.real_steps import RealSteps, measure_best, to_spend
 from covey.advise.situation import Situation
 from covey.advise.trials.trial import SimulatedTrials
 from covey.scoring import target_of
@@ -36,6 +36,8 @@ def advise(
     if until:
         target_of(task, until)
     known = Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)])
+    if trials and real:
+        trials.spend -= to_spend(now)  # both together take a minute
     try:
         if trials:
             _time(known, trials, told)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from covey.advise.candidates import ALONE
 from covey.advise.known import CandidateRow, Known
+from covey.advise.situation import Situation
 from covey.errors import CoveyError
 from covey.observe.step_time import recorded_step
 from covey.run import fit
 
 ROUNDS = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
 LONGEST = 15.0  # seconds that a run should take: of slow steps there are fewer
-FEWEST = 12  # steps
+FEWEST = 10  # steps
+SPEND = 25.0  # seconds of all workers' computing in these runs: of slow steps there are fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,9 @@ def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> 
         if real.late:
             known.late = True
             return
-        one = known.single().value
-        told(f"measuring {_fewer(steps, one)} real steps of one worker alone")
-        known.alone_real.append(real.measure(ALONE, 1, _fewer(steps, one), turn))
+        fewer = _fewer(steps, known.single().value, known.now)
+        told(f"measuring {fewer} real steps of one worker alone")
+        known.alone_real.append(real.measure(ALONE, 1, fewer, turn))
         ready = [row for row in known.ordered() if turn == 0 or row.real]
         for row in known.shortlist(many, ready) if turn == 0 else ready[:many]:
             _measure(row, known, real, steps, turn, told)
@@ -66,7 +68,7 @@ def _measure(
     if real.late:
         known.late = True
         return
-    fewer = _fewer(steps, known.step(row).value)
+    fewer = _fewer(steps, known.step(row).value, known.now)
     told(f"measuring {fewer} real steps of {row.candidate.spec}")
     try:
         row.real.append(real.measure(row.candidate.spec, real.workers, fewer, turn))
@@ -75,6 +77,18 @@ def _measure(
         row.failure = str(error).splitlines()[0]
 
 
-def _fewer(steps: int, step: float) -> int:
+def to_spend(now: Situation) -> float:
+    """Seconds of this machine's CPU time that all runs compute together, about."""
+    return min(SPEND, _computing(now))
+
+
+def _computing(now: Situation) -> float:
+    """The same, of all rounds without a limit."""
+    return sum(many * steps for many, steps in ROUNDS) * now.workers * now.compute
+
+
+def _fewer(steps: int, step: float, now: Situation) -> int:
     """As many steps, unless they take long."""
-    return max(FEWEST, min(steps, round(LONGEST / step))) if step > 0 else steps
+    if step <= 0 or now.compute <= 0:
+        return steps
+    return max(FEWEST, round(min(steps, steps * SPEND / _computing(now), LONGEST / step)))
