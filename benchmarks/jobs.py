@@ -74,7 +74,11 @@ def real(policies: Sequence[str] = POLICIES) -> dict[str, Any]:
         )  # fmt: skip
         times = RehearsalTimes(slice=SLICE, start=start, error=0.0)
         said = {one.policy: one.mean_completion for one in rehearse(jobs, policies, times)}
-        seen = {policy: _served(folder / policy, policy) for policy in policies}
+        print("start", start, {name: curve.speeds for name, curve in curves.items()}, "rehearsed", said)
+        seen = {}
+        for policy in policies:
+            seen[policy] = _served(folder / policy, policy)
+            print(f"{policy}: {seen[policy]:.1f} s, {said[policy]:.1f} in the rehearsal", flush=True)
     return {
         "start": start, "speeds": {name: curve.speeds for name, curve in curves.items()}, "real": seen,
         "rehearsed": said, "error": {policy: said[policy] / seen[policy] - 1 for policy in policies},
