@@ -13,7 +13,10 @@ from covey.errors import CoveyError
 from covey.observe.step_time import recorded_step
 from covey.run import fit
 
-ROUNDS = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
+Rounds = tuple[tuple[int, int], ...]
+
+ROUNDS: Rounds = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
+OF_SLOW = ROUNDS[:2]  # where steps are slow
 LONGEST = 15.0  # seconds that a run should take: of slow steps there are fewer
 FEWEST = 10  # steps
 SPEND = 25.0  # seconds of all workers' computing in these runs: of slow steps there are fewer
@@ -50,7 +53,7 @@ class RealSteps:
 
 def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
     """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds."""
-    for turn, (many, steps) in enumerate(ROUNDS):
+    for turn, (many, steps) in enumerate(_rounds(known.now)):
         if real.late:
             known.late = True
             return
@@ -79,16 +82,20 @@ def _measure(
 
 def to_spend(now: Situation) -> float:
     """Seconds of this machine's CPU time that all runs compute together, about."""
-    return min(SPEND, _computing(now))
+    return min(SPEND, _computing(now, ROUNDS))
 
 
-def _computing(now: Situation) -> float:
-    """The same, of all rounds without a limit."""
-    return sum(many * steps for many, steps in ROUNDS) * now.workers * now.compute
+def _rounds(now: Situation) -> Rounds:
+    return ROUNDS if _computing(now, ROUNDS) <= SPEND else OF_SLOW
+
+
+def _computing(now: Situation, rounds: Rounds) -> float:
+    """Seconds of CPU time that whole rounds compute."""
+    return sum(many * steps for many, steps in rounds) * now.workers * now.compute
 
 
 def _fewer(steps: int, step: float, now: Situation) -> int:
     """As many steps, unless they take long."""
     if step <= 0 or now.compute <= 0:
         return steps
-    return max(FEWEST, round(min(steps, steps * SPEND / _computing(now), LONGEST / step)))
+    return max(FEWEST, round(min(steps, steps * SPEND / _computing(now, _rounds(now)), LONGEST / step)))

@@ -11,7 +11,7 @@ import msgspec
 
 from covey.calibrate.measuring import BIG, FASTEST, SMALL, MeasuredMeans, cores, measure
 from covey.calibrate.probes import WARM
-from covey.calibrate.rehearsal import rehearsed
+from covey.calibrate.rehearsal import LONGEST, rehearsed
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
 from covey.engines.cluster.cluster_processes import ClusterProcesses
@@ -38,11 +38,12 @@ SHAPED = 0.05  # seconds that the big message takes on a shaped link
 
 def calibrate(
     task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None,
-    told: Callable[[str], None] | None = None, rehearse: bool = True,
+    told: Callable[[str], None] | None = None, rehearse: bool = True, longest: float = LONGEST,
 ) -> Cluster:  # fmt: skip
     """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task.
 
-    What is measured of parts is corrected by short runs of real strategies, unless `rehearse` is false.
+    What is measured of parts is corrected by short runs of real strategies, unless `rehearse` is false: each should
+    take no longer than `longest` seconds.
     """
     if batches < 5:
         raise PlanError(f"--batches {batches}: a spread needs 5 or more")
@@ -57,11 +58,11 @@ def calibrate(
     )  # fmt: skip
     if call.name == "local" and not call.settings:
         found = _local(measure(given, LocalProcesses(probes, asked.threads), asked), asked)
-        return _priced(rehearsed(found, task, engine, asked.threads, say) if rehearse else found)
+        return _priced(rehearsed(found, task, engine, asked.threads, say, longest) if rehearse else found)
     if call.name != "lab":
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
     found = _lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2))
-    return _priced(rehearsed(found, task, engine, asked.threads, say) if rehearse else found)
+    return _priced(rehearsed(found, task, engine, asked.threads, say, longest) if rehearse else found)
 
 
 def _priced(cluster: Cluster) -> Cluster:

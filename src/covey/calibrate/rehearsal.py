@@ -31,12 +31,14 @@ Change = Callable[[Cluster, float], Cluster]
 Measure = Callable[[str, Cluster], float | None]
 
 
-def rehearsed(cluster: Cluster, task: Task | str, engine: str, threads: int, told: Callable[[str], None]) -> Cluster:
+def rehearsed(
+    cluster: Cluster, task: Task | str, engine: str, threads: int, told: Callable[[str], None], longest: float = LONGEST
+) -> Cluster:  # fmt: skip
     """The cluster, corrected so that steps of two strategies take their real time, with how far off others are."""
     real: dict[str, float] = {}
     for spec in (WITH_SERVER, TO_WORKERS, *CHECKED):
         told(f"measuring {spec}")
-        if step := real_step(task, spec, engine, threads, foreseen(task, spec, cluster)):
+        if step := real_step(task, spec, engine, threads, foreseen(task, spec, cluster), longest):
             real[spec] = step
     if not real:
         told("no run of a strategy was left alone by other programs: predictions are from parts only")
@@ -82,9 +84,11 @@ def delayed(cluster: Cluster, seconds: float) -> Cluster:
     return replace(cluster, link=late(cluster.link), links={host: late(link) for host, link in cluster.links.items()})
 
 
-def real_step(task: Task | str, spec: str, engine: str, threads: int, expected: float | None) -> float | None:
+def real_step(
+    task: Task | str, spec: str, engine: str, threads: int, expected: float | None, longest: float = LONGEST
+) -> float | None:  # fmt: skip
     """Seconds of a real step; None where the strategy cannot train this task, or other programs used the cores."""
-    steps = max(FEWEST, min(STEPS, round(LONGEST / expected))) if expected else FEWEST
+    steps = max(FEWEST, min(STEPS, round(longest / expected))) if expected else FEWEST
     found = []
     for turn in range(TURNS):
         try:

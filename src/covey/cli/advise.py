@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from covey.task import Task
 
 WISHES = "What matters"
+SHORT = 0.5  # seconds of a run for calibration: real steps of many strategies are measured afterwards
 LONG = "; then trials, about a minute of CPU time, longer where the machine is busy (--within limits them)"
 
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
@@ -227,7 +228,7 @@ class AskedEngine:
         from covey.calibrate import calibrate
 
         told(f"measuring {self.name}")
-        return calibrate(task, self.name, told=told)
+        return calibrate(task, self.name, told=told, longest=SHORT)
 
 
 def _situation(
