@@ -5,20 +5,35 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from covey.data.storage.formats import Format, OpenShard, Sample, listed, wanted_columns
 from covey.data.storage.index import ShardEntry
+from covey.data.storage.parquet_pages import ColumnSize, column_size
 from covey.data.storage.source import ShardSource
 from covey.errors import PlanError
 
-MOST = 1 << 30  # bytes of a row group, read
-ROWS = 4096  # rows that are read at once
-KEPT = 4  # row groups of a shard that are kept in memory
+MOST = 1 << 30  # bytes of a row group in memory, and of all that are kept of a set
+AT_ONCE = 1 << 28  # bytes of values that may be copies of one another, and are decoded at once
+TEXTS = ("string", "binary")  # types whose values stay in a dictionary that they are in
+PLAIN = {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}  # encodings with which that works
+NUMBERS: Mapping[str, type] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"), np.int64),
+    **dict.fromkeys(("float", "double"), np.float64),
+}
+KEPT: WeakKeyDictionary[ShardSource, OrderedDict[tuple[str, int, tuple[str, ...]], KeptGroup]] = WeakKeyDictionary()
+
+
+class KeptGroup(NamedTuple):
+    """A row group in memory."""
+
+    size: int
+    columns: dict[str, Any]
 
 
 class ShardFile(io.RawIOBase):
@@ -52,9 +67,13 @@ class OpenParquet(OpenShard):
 
     def __init__(self, source: ShardSource, entry: ShardEntry, wanted: tuple[str, ...]) -> None:
         parquet, arrow = _pyarrow()
-        self.source, self.name = source, entry.name
+        self.source, self.entry = source, entry
         try:
             self.file = parquet.ParquetFile(ShardFile(source, entry))
+            self.shared = _texts(self.file)
+            self.file = parquet.ParquetFile(
+                ShardFile(source, entry), metadata=self.file.metadata, read_dictionary=[*self.shared]
+            )
             fields = {field.name: field for field in self.file.schema_arrow}
             groups = [self.file.metadata.row_group(group) for group in range(self.file.num_row_groups)]
         except (arrow.ArrowException, OSError, ValueError) as error:
@@ -68,7 +87,6 @@ class OpenParquet(OpenShard):
         self.schema = arrow.schema([fields[column] for column in self.columns])
         self.ends = list(accumulate(group.num_rows for group in groups))
         self.samples = self.ends[-1] if groups else 0
-        self._kept: OrderedDict[int, Any] = OrderedDict()
 
     def sample(self, number: int) -> Sample:
         group = bisect_right(self.ends, number)
@@ -76,27 +94,76 @@ class OpenParquet(OpenShard):
         return {name: _value(column[row]) for name, column in self._group(group).items()}
 
     def _group(self, group: int) -> dict[str, Any]:
-        if group not in self._kept:
-            _, arrow = _pyarrow()
-            try:
-                table = arrow.Table.from_batches(list(self._batches(group)), self.schema)
-            except (arrow.ArrowException, OSError) as error:
-                raise self.source.error(self.name, f"has a damaged row group {group}: {error}") from None
-            if table.num_rows != self.ends[group] - (self.ends[group - 1] if group else 0):
-                raise self.source.error(self.name, f"has {table.num_rows} rows in row group {group}; it says otherwise")
-            self._kept[group] = {name: table.column(name) for name in self.columns}
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return dict(self._kept[group])
+        kept, key = KEPT.setdefault(self.source, OrderedDict()), (self.entry.name, group, self.columns)
+        if key not in kept:
+            size = self._size(group)
+            kept[key] = KeptGroup(size.total, self._read(group, size))
+            while sum(one.size for one in kept.values()) > MOST and len(kept) > 1:
+                kept.popitem(last=False)
+        kept.move_to_end(key)
+        return kept[key].columns
 
-    def _batches(self, group: int) -> Iterator[Any]:
-        """A row group, a piece at a time: one that is small in the file may be very large when it is read."""
-        size = 0
-        for batch in self.file.iter_batches(ROWS, [group], list(self.columns)):
-            size += batch.nbytes
-            if size > MOST:
-                raise self.source.error(self.name, f"has a row group of more than {MOST} bytes: write smaller ones")
-            yield batch
+    def _read(self, group: int, size: ColumnSize) -> dict[str, Any]:
+        _, arrow = _pyarrow()
+        many = self.ends[group] - (self.ends[group - 1] if group else 0)
+        rows = max(1, min(many, AT_ONCE // size.repeated if size.repeated else many))
+        batches, taken = [], 0
+        try:
+            for batch in self.file.iter_batches(rows, [group], list(self.columns), use_threads=False):
+                taken += batch.nbytes
+                self._check(group, taken)
+                batches.append(batch)
+            table = arrow.Table.from_batches(batches, self.schema)
+        except (arrow.ArrowException, OSError) as error:
+            raise self.source.error(self.entry.name, f"has a damaged row group {group}: {error}") from None
+        if table.num_rows != many:
+            raise self.source.error(
+                self.entry.name, f"has {table.num_rows} rows in row group {group}; it says otherwise"
+            )
+        return {name: table.column(name) for name in self.columns}
+
+    def _size(self, group: int) -> ColumnSize:
+        """What a row group takes in memory, at most; one that is small in the file may be very large."""
+        total, repeated = 0, 0
+        for number, leaf in enumerate(self.file.schema):
+            if leaf.path.split(".")[0] in self.columns or leaf.path in self.columns:
+                chunk = self.file.metadata.row_group(group).column(number)
+                width = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0
+                size = column_size(self.source, self.entry, chunk, width, leaf.path in self.shared)
+                total += size.total
+                if size.repeated and leaf.max_repetition_level:  # one row may have all values
+                    total += size.repeated * chunk.num_values
+                repeated += size.repeated
+                self._check(group, total)
+        return ColumnSize(total, repeated)
+
+    def _check(self, group: int, size: int) -> None:
+        if size > MOST:
+            raise self.source.error(
+                self.entry.name, f"has a row group {group} that takes more than {MOST} bytes: write smaller ones"
+            )
+
+
+def _texts(file: Any) -> frozenset[str]:
+    """The columns whose values stay in their dictionary: else one long value could be copied for every row."""
+    kinds = [kind for field in file.schema_arrow for kind in _leaves(field.type)]
+    if len(kinds) != len(file.schema):
+        return frozenset()
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    return frozenset(
+        leaf.path for number, (leaf, kind) in enumerate(zip(file.schema, kinds, strict=True))
+        if leaf.physical_type == "BYTE_ARRAY" and kind in TEXTS
+        and all(PLAIN.issuperset(group.column(number).encodings) for group in groups)
+    )  # fmt: skip
+
+
+def _leaves(kind: Any) -> Iterator[str]:
+    """The types of the columns that a type is made of."""
+    parts = [kind.field(number) for number in range(kind.num_fields)]
+    if not parts:
+        yield str(kind)
+    for part in parts:
+        yield from _leaves(part.type)
 
 
 def _pickled(metadata: dict[bytes, bytes] | None) -> bool:
@@ -105,6 +172,10 @@ def _pickled(metadata: dict[bytes, bytes] | None) -> bool:
 
 
 def _value(scalar: Any) -> Any:
+    """As Python has it; but a list of numbers is an array at once, as a list takes five times the memory."""
+    numbers = getattr(scalar, "values", None)
+    if numbers is not None and str(getattr(numbers, "type", "")) in NUMBERS and not numbers.null_count:
+        return np.asarray(numbers.to_numpy(zero_copy_only=False), NUMBERS[str(numbers.type)])
     value = scalar.as_py()
     if value is None:
         raise ValueError("a value is missing (null)")
