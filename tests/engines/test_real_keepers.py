@@ -21,6 +21,7 @@ from covey.data.stripe_cache.stripe import Stripe
 from covey.engines.interrupt import Interrupt
 from covey.engines.keeper.keeper_pool import KeeperPool, new_pool, read_pool
 from covey.engines.keeper.keeper_process import KeptSets, keep
+from covey.engines.service import dialled_link
 from covey.errors import PlanError
 from tests.data.stripe_cache.far_shards import FarShards, assert_children, cached, forked, read_all
 
@@ -174,3 +175,27 @@ def test_a_pool_that_others_can_read_is_refused(tmp_path: Path) -> None:
         new_pool(tmp_path / "pool.json", ["a:1", "b:2"]).place("c:3")
     with pytest.raises(PlanError, match="each once"):
         new_pool(tmp_path / "pool.json", ["a:1", "a:1"])
+
+
+def test_a_peer_that_is_stopped_is_left_out_and_both_say_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stripes are read from the source by the others; when it goes on, it is asked again."""
+    monkeypatch.setattr(dialled_link, "BEAT", 100)
+    monkeypatch.setattr(dialled_link, "FROZEN", 500)
+    pool = new_pool(tmp_path / "pool.json", free_addresses(2))
+    far, folders = FarShards(), [tmp_path / f"host{place}" for place in range(2)]
+    with running(pool, folders) as keepers:
+        read_all(source := cached(far, folders[0]))
+        assert len(far.fetched) == 9
+        os.kill(keepers[1], signal.SIGSTOP)
+        read_all(source)
+        theirs = len(far.fetched) - 9
+        assert 0 < theirs < 9
+        os.kill(keepers[1], signal.SIGCONT)
+        told = ""
+        while "is back" not in told:
+            time.sleep(0.05)
+            told += capfd.readouterr().out
+    where = pool.members[1].address
+    assert f"the keeper at {where} does not answer: its stripes are read from their source" in told

@@ -130,7 +130,9 @@ def test_a_reader_without_files_goes_on_without_its_keeper(tmp_path: Path) -> No
         KeeperLine(tmp_path)
 
 
-def test_a_silent_keeper_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_keeper_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(keeper_client, "PATIENCE", 0.1)
     far, source = FarShards(), cached(FarShards(), tmp_path / "cache")
     with socket.socket(socket.AF_UNIX) as frozen, socket_path(source.cache.folder) as path:
@@ -142,3 +144,5 @@ def test_a_silent_keeper_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(BlockingIOError):
             frozen.accept()
     assert source.counts.take()["backend"] == far.bytes
+    told = capfd.readouterr().err
+    assert told.count("has not answered in 0.1 s: stripes are read from their source") == told.count("\n") == 1

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ from covey.errors import PlanError, WireError
 ROOM, USED, PLACE = "room", "used", "place"
 REMOVED = ".removed-"  # how names of sets begin that are being removed
 FREE = 0.05  # the share of a disk that stays free, where nobody has said how large the cache may be
+LOCKED = 5.0  # seconds in which another process should have done what it locks files for
+LOOK = 0.01  # seconds between two looks whether it has
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -101,10 +104,13 @@ class CacheFolder:
 
     def remove(self, name: str) -> bool:
         """Remove a set; False if a process uses it."""
-        with self._taken() as taken:
-            gone = self._remove(name)
-            taken[0] = sum(one.bytes for one in self.sets())
-            return gone
+        try:
+            with self._taken() as taken:
+                gone = self._remove(name)
+                taken[0] = sum(one.bytes for one in self.sets())
+                return gone
+        except OSError as error:
+            raise PlanError(f"{self.folder} cannot be changed: {error.strerror}") from None
 
     def _lacks(self, taken: int, size: int) -> bool:
         if self.limit is not None:
@@ -134,7 +140,7 @@ class CacheFolder:
         """How many bytes all sets take, in a list that may be changed, while nobody else changes it."""
         handle = os.open(self.folder / ROOM, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock(handle, fcntl.LOCK_EX)
             text = os.pread(handle, 32, 0).strip()
             taken = [int(text) if text.isdigit() else sum(one.bytes for one in self.sets())]
             for left in self.folder.glob(f"{REMOVED}*"):
@@ -143,6 +149,20 @@ class CacheFolder:
             os.pwrite(handle, b"%-31d\n" % max(0, taken[0]), 0)
         finally:
             os.close(handle)
+
+
+def lock(handle: int, kind: int) -> None:
+    """Lock an open file; OSError if another process does not let go of it, such as one that is stopped."""
+    until = time.monotonic() + LOCKED
+    while True:
+        try:
+            return fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise OSError(
+                    errno.ETIMEDOUT, f"another process, which may be stopped, has had its lock for {LOCKED:g} s"
+                ) from None
+        time.sleep(LOOK)
 
 
 def make_private(folder: Path) -> None:

@@ -14,13 +14,14 @@ from pathlib import Path
 from weakref import finalize
 
 from covey.atomic_file import write
-from covey.data.stripe_cache.cache_folder import PLACE, USED, CacheFolder, make_private
+from covey.data.stripe_cache.cache_folder import LOOK, PLACE, USED, CacheFolder, lock, make_private
 from covey.data.stripe_cache.stripe import Stripe
 from covey.errors import PlanError
 
 PART = ".part"  # how the name of a stripe ends that is being fetched
 PATIENCE = 60.0  # seconds in which another process should have fetched a stripe
-LOOK = 0.01  # seconds between two looks whether it has
+BRIEFLY = 0.5  # seconds in which it should, after one was waited for in vain
+SLOW = 600.0  # seconds after that in which others are waited for only briefly
 AGAIN = 30.0  # seconds before another try to store stripes, after there was no room for one
 DAMAGED = (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.EIO)  # faults of a file
 TRIES = 100  # to open a file that others replace
@@ -43,6 +44,7 @@ class CachedSet:
         self._no_room = -AGAIN  # when there was none
         self._close: finalize[..., CachedSet] | None = None
         self._tried = -AGAIN  # when the set could not be locked
+        self._slow = -SLOW  # when another process was waited for in vain
         self._hold()
         with suppress(OSError):
             if place and not (self.folder / PLACE).exists():
@@ -138,12 +140,16 @@ class CachedSet:
                 os.close(handle)
 
     def _locked(self, part: Path) -> int | None:
-        until = time.monotonic() + PATIENCE
+        patience = PATIENCE if time.monotonic() - self._slow > SLOW else BRIEFLY
+        until = time.monotonic() + patience
         for _ in range(TRIES):
             handle = _opened(part)
             while not _lock(handle):
                 if time.monotonic() > until:
                     os.close(handle)
+                    self._slow = time.monotonic()
+                    what = f"another process, which may be stopped, has not fetched a stripe of {self.folder}"
+                    self._tell(f"{what} in {PATIENCE:g} s: such stripes are read from their source")
                     return None
                 time.sleep(LOOK)
             if _is(handle, part):
@@ -193,7 +199,7 @@ class CachedSet:
                 make_private(self.folder)
                 handle = _opened(used)
                 try:
-                    fcntl.flock(handle, fcntl.LOCK_SH)
+                    lock(handle, fcntl.LOCK_SH)
                     if _is(handle, used):
                         os.utime(handle)
                         return handle

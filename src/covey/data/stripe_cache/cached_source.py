@@ -10,9 +10,10 @@ from typing import Any
 from covey.data.storage.index import ShardEntry, ShardIndex
 from covey.data.storage.source import ShardSource
 from covey.data.storage.stripes import CheckedSource
+from covey.data.stripe_cache import keeper_client
 from covey.data.stripe_cache.cache_folder import CacheFolder
 from covey.data.stripe_cache.cached_set import CachedSet
-from covey.data.stripe_cache.keeper_client import KeeperClient, KeeperGone
+from covey.data.stripe_cache.keeper_client import LEFT_OUT, KeeperClient, KeeperGone, KeeperSilent
 from covey.data.stripe_cache.read_counts import ReadCounts
 from covey.data.stripe_cache.stripe import LARGEST, Stripe
 
@@ -40,7 +41,7 @@ class CachedSource(CheckedSource):
         self._key = ShardIndex(format="", shards=tuple(self.entries.values())).key()
         self._near_set: CachedSet | None = None
         self._keeper = KeeperClient(self.cache.folder)
-        self._told_wrong = False
+        self._told_wrong = self._told_silent = False
 
     @property
     def near(self) -> CachedSet:
@@ -84,7 +85,11 @@ class CachedSource(CheckedSource):
         """The first bytes of a stripe from some host, else from its source; and whether they have been checked."""
         try:
             return self._keeper.read(stripe, 0, last, lambda: self.stripe(entry, number))
-        except KeeperGone:  # or there is none on this host
+        except KeeperGone as error:  # or there is none on this host
+            if isinstance(error, KeeperSilent) and not self._told_silent:
+                self._told_silent = True
+                left_out = f"stripes are read from their source, and it is asked again after {LEFT_OUT / 60:g} minutes"
+                _say(f"the keeper at {self.cache.folder} has not answered in {keeper_client.PATIENCE:g} s: {left_out}")
             return self.near.fill(stripe, lambda: self.stripe(entry, number))[:last], True
 
     def _tell_wrong(self, entry: ShardEntry, number: int) -> None:

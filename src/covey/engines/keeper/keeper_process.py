@@ -23,8 +23,8 @@ from covey.engines.service.role_loop import LoopRole, RoleLoop, closing
 from covey.engines.service.service_port import PortTerms, ServicePort
 from covey.engines.transport.refusals import Refusals
 from covey.errors import PlanError
-from covey.membership import Departed
-from covey.message import Address
+from covey.membership import Departed, Joined
+from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.program import Send
 from covey.version import __version__
@@ -97,6 +97,7 @@ class KeeperProcess:
         self._refusals, self._shown = Refusals(), Refusals()
         others = [place for place in range(len(pool.members)) if place != mine]
         self._port = self._open_port(pool, others)
+        self._places = {Address(KEEPER, place): pool.members[place].address for place in others}
         self._links = {Address(KEEPER, place): KeeperLink(pool, mine, place, self._ready) for place in others}
         self._loop = RoleLoop(self._send, Instrument())
         role = LoopRole(self.me, Random(mine), taken=self._port.taken)
@@ -131,12 +132,22 @@ class KeeperProcess:
         self._loop.run()
         came = [message for _, message in self._port.poll(LOOK, self._ready.fileno())]
         came = [HungUp(sender=one.sender) if isinstance(one, Departed) else one for one in came]
-        for link in self._links.values():
-            came += link.poll()
+        for peer, link in self._links.items():
+            news = link.poll()
+            self._tell(peer, news)
+            came += news
         for message in (*came, *self._readers.poll()):
             self._loop.deliver(self.me, message)
         for line in self._shown.add(self._refusals.news(), "the keeper"):
             self._say(line)
+
+    def _tell(self, peer: Address, news: Sequence[Message]) -> None:
+        """Say that a peer is gone, or back."""
+        for message in news:
+            if isinstance(message, Departed):
+                self._say(f"the keeper at {self._places[peer]} does not answer: its stripes are read from their source")
+            elif isinstance(message, Joined):
+                self._say(f"the keeper at {self._places[peer]} is back")
 
     def _send(self, role: LoopRole, effect: Send) -> None:
         to, body = effect.to, effect.body
