@@ -12,6 +12,7 @@ import pytest
 
 import covey
 from covey import catalog
+from covey.systems import SYSTEMS
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs")
@@ -39,7 +40,8 @@ def test_every_page_of_the_docs_is_on_the_site(site: Path) -> None:
 
 def test_the_gallery_has_every_strategy(site: Path) -> None:
     gallery = (site / "gallery.html").read_text()
-    assert [name for name in catalog.names() if f">{name}<" not in gallery] == []
+    assert [name for name in (*catalog.names(), *SYSTEMS) if f">{name}<" not in gallery] == []
+    assert "A name for <code>allreduce with mesh(stage=2, microbatches=4)</code>." in gallery
     if (site / "pictures.txt").read_text() == "all":
         drawn = set(re.findall(r'src="pictures/gallery/(\w+)\.svg"', gallery))
         assert {"bsp", "easgd", "gosgd", "allreduce"} <= drawn and len(drawn) > 40

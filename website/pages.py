@@ -47,18 +47,19 @@ def _source(name: str) -> str:
 def _gallery(files: Files, config: Any) -> str:
     """Every strategy: what it does, when to use it, what travels, and a picture of it at work."""
     from covey import catalog
-    from covey.catalog.entries import FAMILIES
     from covey.cli.strategies import describe
+    from covey.systems import SYSTEMS
 
     lines = [
         "# Strategy gallery", "",
         "Pictures show three workers of which the last is slower. Time goes to the right; a bar is computing, a gap is",
         "waiting, an arrow is a message. `covey strategies NAME --picture FILE` draws them.", "",
     ]  # fmt: skip
-    del FAMILIES
-    for name in catalog.names():
+    for name in (*catalog.names(), *SYSTEMS):
         told = describe(name)
-        lines += [f"## {name}", "", told["about"], ""]
+        made_of, missing = told["made_of"], told["missing"]
+        about = f"A name for `{made_of}`." if made_of else told["about"]
+        lines += [f"## {name}", "", about, "", *([f"Not here: {missing}.", ""] if made_of and missing else [])]
         if PICTURES == "all" and (picture := _picture(told["spec"])):
             uri = f"pictures/gallery/{name}.svg"
             files.append(File.generated(config, uri, content=picture))
