@@ -74,15 +74,13 @@ class Receive(Effect[Message | None], frozen=True):
 
 
 class Compute(Effect[T], frozen=True):
-    """Run the user's code on the role's compute thread; `load` is its cost in batches.
-
-    `prepares` is how many batches of samples it transforms. Work that `talks` may ask its peers with `Node.consult`.
-    """
+    """Run the user's code on the role's compute thread; work that `talks` may ask its peers with `Node.consult`."""
 
     work: Callable[[], T]
-    load: float = 1.0
+    load: float = 1.0  # its cost in batches
     talks: bool = False
-    prepares: float = 0.0
+    prepares: float = 0.0  # batches of samples that it transforms
+    reads: Callable[[], Sequence[int]] | None = None  # numbers of its samples, where reading them takes time
 
 
 class Collective(Effect[bool], frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from covey.errors import PlanError
-from covey.simulate import BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, Tcp, from_flags, load, network
+from covey.simulate import Backend, BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, Tcp, from_flags, load, network
 from covey.simulate.cluster_file import read
 from covey.simulate.cluster_text import written as text_of
 from covey.simulate.machines import CodecTime, CpuTime, Handling, Machine
@@ -258,6 +258,8 @@ WHOLE = (
     .replace('latency = "10us"', 'latency = "10us"\nbandwidth = "1gbit"\ncpu = "2us"\ncpu_byte = "3ns"')
     .replace('encode_byte = "0.5ns"', 'encode_byte = "0.5ns"\ndecode = "7us"\ndecode_byte = "0.6ns"')
     .replace("cores = 8", 'cores = 8\nwake = "3ms"')
+    + '[backend]\nrate = "60MB/s"\nper_request = "3.5MB/s"\nlatency = "30ms"\nrequests = 17\nsample = "110kB"\n'
+    + 'cache = "hosts"\nfilled = true\n'
 )
 BY_HAND = {"slowdowns", "kills", "price", "spot_price", "watts", "workers"}
 
@@ -278,7 +280,7 @@ def test_every_key_of_a_file_is_read_and_written_again() -> None:
     whole = read(WHOLE)
     usual = {name.rpartition(".")[2]: leaf for name, leaf in described(Cluster(coding={"": CodecTime()})).items()}
     found = described(whole)
-    for kind in (Cluster, Link, Handling, Machine, CodecTime, CpuTime):
+    for kind in (Cluster, Link, Handling, Machine, CodecTime, CpuTime, Backend):
         for field in fields(kind):
             leaves = [leaf for name, leaf in found.items() if f".{field.name}." in f"{name}."]
             assert any(leaf != usual.get(field.name, 0) for leaf in leaves) or field.name in BY_HAND, field.name

@@ -12,9 +12,12 @@ from covey.advise.ranked import RankedStrategy
 from covey.advise.rules import bandwidth_poor
 from covey.advise.situation import Situation
 from covey.advise.trials.trial import SCORES
+from covey.data.stripe_cache.expected_reads import FarData
+from covey.simulate.backend import MOST_REQUESTS
 from covey.simulate.units import format_bytes, format_duration, format_rate
 
 IDLE = 0.1  # a share of the step: below this the network is no bottleneck
+HELPS = 1.1  # times: what speeds a step up by less is not told
 MOST_PREPARERS, WORTH = 16, 1.05  # tried; more are worth it if a step is shorter than this many times
 STALE = 4.0  # updates: a gradient this old hurts
 COMPRESSED = {"bsp": "where gradients go to a server", "allreduce": "where workers sum them"}
@@ -27,7 +30,8 @@ def of(
     offers: Mapping[str, CodecOffer | None],
 ) -> list[str]:  # fmt: skip
     """The findings that hold here."""
-    network = [*_data(ranked, now, every_step(steps) or 0.0), *_network(now, steps), *_compression(offers)]
+    exchange = every_step(steps) or 0.0
+    network = [*_data(ranked, now, exchange), *_reading(now, exchange), *_network(now, steps), *_compression(offers)]
     return [*_alone(ranked, now), *network, *_staleness(ranked), *_spread(now), *_spot(now)]
 
 
@@ -56,11 +60,38 @@ def _data(ranked: Sequence[RankedStrategy], now: Situation, exchange: float) -> 
     fewest = next(count for count, step in times.items() if step <= WORTH * min(times.values()))
     own = (compute + now.prepare) * max(1.0, now.workers / now.cores) + network
     gain = (max(least, now.prepared_every) if now.preparers else own) / times[fewest]
-    if gain < 1.1:
+    if gain < HELPS:
         return
     took = f"transforming a batch takes {format_duration(now.prepare)}, computing it {format_duration(compute)}"
     roles = "1 preparer" if fewest == 1 else f"{fewest} preparers"
     yield f"Data, not the network, limits you: {took}; {roles} would give {gain:.1f}x{_with(ranked, now, fewest)}."
+
+
+def _reading(now: Situation, exchange: float) -> Iterator[str]:
+    """Where reading takes longer than the network: how long, and what would help."""
+    network = exchange / (1 - exchange) * now.compute if exchange < 1 else math.inf
+    read = now.far.seconds() if now.far else 0.0
+    if now.far is None or read <= max(network, IDLE * now.cluster.compute):
+        return
+    rest = now.cluster.compute + network + (0.0 if now.preparers else now.prepare)
+
+    def gain(other: FarData) -> float:
+        return (rest + read) / (rest + other.seconds())
+
+    known, most = now.far.backend, gain(now.far.on(requests=MOST_REQUESTS))
+    fewest = next(count for count in range(1, MOST_REQUESTS + 1) if WORTH * gain(now.far.on(requests=count)) >= most)
+    when = "you" if known.cache == "none" else "the first pass"
+    took = f"reading a batch from the backend takes {format_duration(read)}, computing it"
+    found = [f"Data, not the network, limits {when}: {took} {format_duration(now.cluster.compute)}"]
+    if most >= HELPS:
+        found.append(f"{fewest} requests at once would give {most:.1f}x")
+    if known.cache == "none":
+        found.append('with cache = "host" only the first pass reads from it')
+    elif known.cache == "host" and now.far.hosts > 1 and (shared := gain(now.far.on(cache="hosts"))) >= HELPS:
+        found.append(f"keepers, which read the set once for all hosts, would give {shared:.1f}x")
+    elif most < HELPS:
+        found.append("more requests would not help")
+    yield f"{'; '.join(found)}."
 
 
 def _with(ranked: Sequence[RankedStrategy], now: Situation, preparers: int) -> str:

@@ -86,7 +86,7 @@ class Known:
         """A step of one worker alone."""
         if self.alone_real:
             return estimated(self.alone_real, STEP_ERROR["real steps"])
-        own = self.now.compute * slowness(fastest(self.now.cluster, self.now.workers)[0], 1)[0]
+        own = self.now.alone * slowness(fastest(self.now.cluster, self.now.workers)[0], 1)[0]
         return Estimate(max(own, self.now.prepared_every / self.now.workers))
 
     def step(self, row: CandidateRow) -> Estimate:

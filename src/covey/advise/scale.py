@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -10,7 +11,10 @@ from covey.advise.pace import BatchPace
 from covey.advise.predict import period
 from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
+from covey.data.stripe_cache.expected_reads import far_data, later
 from covey.errors import CoveyError, PlanError
+from covey.model import build
+from covey.model.timed import far_data as timed_data
 from covey.run import fit
 from covey.simulate import Cluster
 from covey.simulate.units import format_duration, format_rate
@@ -127,6 +131,10 @@ def scale(
     points, loaded = [], load_task(task) if isinstance(task, str) else task
     transforms = loaded.transform is not None and not loaded.preparers
     own = cluster.compute + (cluster.prepare if transforms else 0.0)
+    if cluster.backend:
+        cluster = later(replace(cluster, backend=timed_data.sized(cluster.backend, loaded)))
+        alone = far_data(cluster, build.shards(loaded, 1, seed).samples, batch, 1)
+        own += alone.seconds() if alone and not loaded.preparers else 0.0
     for spec in specs:
         for workers in sizes:
             told(f"{spec} on {workers:,} worker{'' if workers == 1 else 's'}")

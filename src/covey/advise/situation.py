@@ -17,6 +17,7 @@ from covey.advise.world import slowness
 from covey.catalog import codec
 from covey.data.feed import Feed
 from covey.data.shards import Shards
+from covey.data.stripe_cache.expected_reads import FarData, far_data, later
 from covey.exchange import auto
 from covey.exchange.codec import Codec
 from covey.exchange.codec_costs import prices
@@ -24,6 +25,7 @@ from covey.message import Address
 from covey.model import build
 from covey.model.flat import Flat, Form
 from covey.model.threads import one_thread
+from covey.model.timed.far_data import sized
 from covey.simulate import Cluster, CodecTime, Link, Seconds
 from covey.simulate.machines import machine_name
 from covey.task import Task
@@ -54,6 +56,7 @@ class Situation:
     cluster: Cluster
     prepare: float = 0.0  # seconds in which the samples of a batch are transformed
     preparers: int = 0  # that do it for the workers
+    far: FarData | None = None  # of a first pass; the cluster is as in later ones
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm
     memory: float = math.inf  # bytes of one device
@@ -65,13 +68,27 @@ class Situation:
 
     @property
     def compute(self) -> float:
-        """Seconds of a worker for a batch; it transforms the samples itself where nobody else does."""
-        return self.cluster.compute + (0.0 if self.preparers else self.prepare)
+        """Seconds of a worker for a batch; it reads and transforms the samples itself where nobody else does."""
+        return self.cluster.compute + (0.0 if self.preparers else self.prepare + self.reading)
+
+    @property
+    def reading(self) -> float:
+        """Seconds in which a batch is read, in later passes."""
+        known = self.cluster.backend
+        return replace(self.far, backend=known).seconds() if self.far and known else 0.0
+
+    @property
+    def alone(self) -> float:
+        """Seconds of a batch where only one worker reads."""
+        known = self.cluster.backend
+        if self.preparers or not self.far or not known:
+            return self.compute
+        return self.compute - self.reading + replace(self.far, backend=known, readers=1, hosts=1).seconds()
 
     @property
     def prepared_every(self) -> float:
         """Seconds between two batches that preparers have ready for each worker."""
-        return self.workers * self.prepare / self.preparers if self.preparers else 0.0
+        return self.workers * (self.prepare + self.reading) / self.preparers if self.preparers else 0.0
 
     @property
     def cores(self) -> float:
@@ -129,13 +146,16 @@ class Situation:
 def look(task: Task, workers: int, cluster: Cluster, **further: bool) -> Situation:
     """Everything that can be seen without training."""
     module, cluster = build.model(task, 0), with_transform(task, cluster, further.get("measured", False))
+    if cluster.backend:
+        cluster = replace(cluster, backend=sized(cluster.backend, task))
     deal = build.shards(task, workers, 0)
+    given = task.preparers, further.get("one_machine", False)
     flat = Flat(module)
     trained = flat.params.nbytes
     return Situation(
         workers=workers, samples=deal.samples, batch=task.step_size, model=trained, form=_form(flat),
-        state=_moments(build.optimizer(task)) * trained, cluster=cluster, skew=skew(task, deal),
-        coding=_coding(cluster, trained),
+        state=_moments(build.optimizer(task)) * trained, cluster=later(cluster), skew=skew(task, deal),
+        coding=_coding(cluster, trained), far=far_data(cluster, deal.samples, task.step_size, workers, *given),
         normalized=any(isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm) for m in module.modules()),
         memory=_memory(), prepare=cluster.prepare if task.transform else 0.0, preparers=task.preparers, **further,
     )  # fmt: skip

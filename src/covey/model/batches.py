@@ -168,6 +168,7 @@ class BatchSource:
     pieces: Callable[[int, int], int] = lambda rank, step: 1  # batches that (rank, step) accumulates
     prepares: Callable[[int], float] = lambda step: 0.0  # how many batches are transformed when a step is computed
     batch_bytes: int = 0  # of one that travels
+    reads: Callable[..., Sequence[int]] | None = None  # samples of (rank, step, part, parts), where reading takes time
 
     def together(self, ranks: Sequence[int], step: int) -> int:
         """How many samples the batches of these workers have together."""
@@ -247,8 +248,7 @@ class OwnBatches:
                 parameter.grad = None
             return Batch(float("nan"), 0)
         pieces, epoch = numbers[start:stop].split(self.task.batch_size), step // self.deal.steps(rank)
-        take = self.feed.take
-        return Batch(self._backward(lambda index: take(pieces[index], epoch), [*map(len, pieces)]), stop - start)
+        return Batch(self._backward(lambda i: self.feed.take(pieces[i], epoch), [*map(len, pieces)]), stop - start)
 
     def _differentiate(
         self, batch: Callable[[int], Any], sizes: Sequence[int], step: int, seat: int | None = None

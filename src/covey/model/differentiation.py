@@ -94,18 +94,24 @@ class Differentiation:
             node.host.measure("dropped", dropped / choices)
             node.host.measure("imbalance", sum(note.imbalance for note in notes) / batches)
 
-    async def perform(self, node: Node, source: BatchSource, work: Callable[[], Batch]) -> None:
-        """Do this work on the weights as they are now, when the step's batch is there."""
+    async def perform(
+        self, node: Node, source: BatchSource, work: Callable[[], Batch], batch: tuple[int, int] | None = None
+    ) -> None:
+        """Do this work on the weights as they are now, when the step's batch is there; or `batch`, of any seat."""
         if source.arrive:
             await source.arrive(node)
         self.working.refresh()
-        self.batch = await self.effect(node, source, work)
+        self.batch = await self.effect(node, source, work, batch=batch)
 
-    def effect(self, node: Node, source: BatchSource, work: Callable[[], Batch], talks: bool = False) -> Compute[Batch]:
+    def effect(
+        self, node: Node, source: BatchSource, work: Callable[[], Batch], talks: bool = False,
+        batch: tuple[int, int] | None = None,
+    ) -> Compute[Batch]:  # fmt: skip
         """The work as an effect; for its time synchronized layers know who takes this step."""
         self.begins()
         prepares = source.prepares(node.step)
+        reads = source.reads and partial(source.reads, *(batch or (node.rank, node.step)))
         if not self.norms:
-            return node.compute(work, talks=talks, prepares=prepares)
+            return Compute(work, 1.0, talks, prepares, reads)
         circle = NormGroup(node, source.samples, len(self.norms), source.weight)
-        return node.compute(partial(together, self.norms, circle, work), talks=True, prepares=prepares)
+        return Compute(partial(together, self.norms, circle, work), 1.0, True, prepares, reads)

@@ -20,7 +20,7 @@ from covey.model.progress import TrainingProgress
 from covey.model.scored import ShownModel, Snapshot, WeightAverage
 from covey.model.stream import GradientStream
 from covey.model.updates import Updates
-from covey.program import Node
+from covey.program import Compute, Node
 from covey.settings import LoopSettings, SchedulePace
 from covey.vector import Piece, Vector, chunks
 
@@ -129,7 +129,8 @@ class Replica:
         self.compute.working.refresh()
         self.compute.begins()
         work = partial(self.compute.run, partial(self.batch_source.chosen, rank, step, part, parts))
-        self.compute.batch = await node.compute(work, 1 / parts)
+        reads = self.batch_source.reads and partial(self.batch_source.reads, rank, step, part, parts)
+        self.compute.batch = await Compute(work, 1 / parts, reads=reads)
         return self.grad
 
     async def report(self, node: Node, batch: Batch) -> None:

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 from torch import nn
 
 from covey import faults
+from covey.data.stripe_cache.virtual_reads import VirtualReads
 from covey.engines.process.role.saving import restore
 from covey.engines.virtual import engine
 from covey.engines.virtual.auto_workers import AutoWorkers
@@ -27,6 +28,7 @@ from covey.model.private.spent import seeded
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
+from covey.model.timed.far_data import reading, virtual_reads
 from covey.model.timed.stand_in import in_one, stand_in
 from covey.names import option
 from covey.observe.recording import Recorder, joined
@@ -77,9 +79,13 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     with checkpoints or nullcontext(), one_thread(), failing():
         best = BestModel.of(given)
-        attempts = VirtualRestarts(
-            asked, here, plan, checkpoints, lambda attempt, judge: _train(asked, attempt, judge, built, best)
-        )
+        reads = _reads(asked)
+
+        def train(attempt: VirtualAttempt, judge: Referee) -> Result:
+            attempt.reads = reads
+            return _train(asked, attempt, judge, built, best)
+
+        attempts = VirtualRestarts(asked, here, plan, checkpoints, train)
         result = attempts.run(kept, run)
     result.keep_origins(here.origins)
     world, trace = given.virtual.cluster, trace_of(given.fault_plan)
@@ -122,6 +128,7 @@ def _train(
     given = asked.options
     asked = replace(asked, task=seeded(asked.task, given.training.seed))
     score, make, replicas = None, _maker(asked), dict[Address, Replica]()
+    make = _reading(asked, make) if attempt.reads else make
     if not given.virtual.timing_only:
         module = build.model(asked.task, given.training.seed)
         score = ScoredModel(module, asked.task.evaluate, asked.task.ema is not None)
@@ -210,6 +217,26 @@ def _of(who: str, function: Callable[P, T]) -> Callable[P, T]:
             raise
 
     return blaming
+
+
+def _reads(asked: Request) -> VirtualReads | None:
+    """What counts and times the reading of samples, where the cluster has a backend."""
+    world = asked.options.virtual.cluster
+    if world is None or world.backend is None:
+        return None
+    if any(role.part for role in asked.plan.roles):
+        raise PlanError("[backend] and a model that is cut: the time of reading is not known there: omit [backend]")
+    return virtual_reads(world.backend, asked.task, asked.deal)
+
+
+def _reading(asked: Request, make: Callable[[Role], Replica]) -> Callable[[Role], Replica]:
+    """Makes replicas, of which those of preparers, or without them those of workers, say what they read."""
+
+    def made(role: Role) -> Replica:
+        reads = role.address.role == "preparer" if asked.task.preparers else role.trains
+        return reading(make(role), asked.deal) if reads else make(role)
+
+    return made
 
 
 def _maker(asked: Request) -> Callable[[Role], Replica]:

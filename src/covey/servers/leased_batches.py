@@ -14,6 +14,7 @@ async def leased_gradient(node: Node, replica: Replica, lease: Lease, clip: bool
     """The mean gradient on this batch, at the weights as they are now; see `Replica.gradient`."""
     leased = replica.batch_source.leased
     assert leased is not None, "this role has no data"
-    await replica.compute.perform(node, replica.batch_source, partial(replica.compute.run, partial(leased, *lease)))
+    work = partial(replica.compute.run, partial(leased, *lease))
+    await replica.compute.perform(node, replica.batch_source, work, lease)
     await replica.announce(node)
     return replica.updates.clip_(replica.grad) if clip else replica.grad

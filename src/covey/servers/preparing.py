@@ -16,7 +16,7 @@ from covey.errors import PlanError, WireError
 from covey.message import Address, Message
 from covey.model.batches import BatchSource
 from covey.model.replica import Replica
-from covey.program import Node, Program
+from covey.program import Compute, Node, Program
 from covey.servers.goodbye import Goodbye
 from covey.servers.server_program import ServerProgram, serve
 from covey.strategy import Role
@@ -104,10 +104,11 @@ class Preparer(ServerProgram):
         self.hears = {PrepareRequest: self.prepare}
 
     async def prepare(self, request: PrepareRequest) -> None:
-        make = self.replica.batch_source.prepare
-        assert make is not None, "a preparer has the data"
+        source = self.replica.batch_source
+        assert source.prepare is not None, "a preparer has the data"
         who, step = request.sender, request.step
-        for batch in await self.node.compute(partial(make, who.rank, step), load=0.0, prepares=1.0):
+        work, reads = partial(source.prepare, who.rank, step), source.reads and partial(source.reads, who.rank, step)
+        for batch in await Compute(work, load=0.0, prepares=1.0, reads=reads):
             await self.node.send(who, packed(step, batch))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from covey.simulate.backend import Backend
 from covey.simulate.cluster import Cluster, Host, Sharing, from_flags
 from covey.simulate.cluster_file import load
 from covey.simulate.cluster_text import written
@@ -31,6 +32,7 @@ def network(cluster: Cluster) -> Network:
 
 __all__ = [
     "FRAME",
+    "Backend",
     "Bytes",
     "BytesPerSecond",
     "Cluster",

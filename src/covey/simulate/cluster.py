@@ -11,6 +11,7 @@ from random import Random
 from typing import Literal
 
 from covey.errors import PlanError
+from covey.simulate.backend import Backend
 from covey.simulate.machines import EASY, FREE, LINK, CodecTime, Handling, Link, Machine
 from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
 
@@ -48,6 +49,7 @@ class Cluster:
     price: Mapping[int, float] = field(default_factory=dict)  # worker rank -> money per hour
     spot_price: Mapping[int, float] = field(default_factory=dict)  # the same for machines that may depart
     watts: Mapping[int, float] = field(default_factory=dict)  # worker rank -> power
+    backend: Backend | None = None  # that samples are read from; None: reading takes no time
 
     def compute_time(self, rank: int, load: float, draw: Random) -> float:
         """How long this worker takes for a batch, or for a part of one: `load`, from 0 to 1."""

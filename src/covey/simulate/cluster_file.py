@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from covey.decoding import named_text
 from covey.errors import PlanError, WireError
+from covey.simulate.backend import Backend, Caching
 from covey.simulate.cluster import Cluster, Host, Sharing, parse_host, parse_jitter
 from covey.simulate.machines import FREE, CodecTime, CpuTime, Handling, Link, Machine, machine_name
-from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
+from covey.simulate.units import AT_ONCE, Bytes, BytesPerSecond, Seconds, parse_duration, parse_rate, parse_size
 
 T = TypeVar("T")
 Table = Mapping[str, Any]
 
-SECTIONS = ("compute", "handling", "coding", "link", "local", "machine", "group", "host", "kill", "place")
+SECTIONS = ("compute", "handling", "coding", "link", "local", "machine", "group", "host", "kill", "place", "backend")
 COMPUTE = ("batch", "prepare", "jitter", "fixed", "update", "threads", "error")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
 CODING = ("encode", "encode_byte", "decode", "decode_byte")
@@ -28,6 +29,7 @@ LINK = ("bandwidth", "uplink", "latency", "sharing", "headers", "cpu", "cpu_byte
 HOST = ("bandwidth", "uplink", "latency")
 MACHINE = ("count", "cores", "period", "wake", "bandwidth", "uplink", "latency")
 GROUP = ("workers", "slow", "bandwidth", "uplink", "latency", "price", "spot_price", "watts")
+BACKEND = ("rate", "per_request", "latency", "requests", "sample", "cache", "filled")
 MOST = 100_000  # workers, machines
 LARGEST = 1e300  # number
 MEMORY = BytesPerSecond(4e9)  # between roles of one machine, by default
@@ -89,7 +91,28 @@ def _cluster(document: Table) -> Cluster:
         spot_price=_per_worker(groups, "spot_price"),
         watts=_per_worker(groups, "watts"),
         workers=len(groups) or None,
+        backend=_backend(document),
     )
+
+
+def _backend(document: Table) -> Backend | None:
+    """What the store of the data gives, if the file says so."""
+    table, usual, where = _table(document, "backend", BACKEND), Backend(), "[backend]"
+    if "backend" not in document:
+        return None
+    cache, filled = table.get("cache", usual.cache), table.get("filled", usual.filled)
+    if cache not in get_args(Caching):
+        raise PlanError(f'{where} cache = {cache!r} must be "host", "hosts" or "none"')
+    if not isinstance(filled, bool):
+        raise PlanError(f"{where} filled = {filled!r} must be true or false")
+    return Backend(
+        rate=_read(table, "rate", parse_rate, usual.rate, where),
+        per_request=_read(table, "per_request", parse_rate, usual.per_request, where),
+        latency=_read(table, "latency", parse_duration, usual.latency, where),
+        requests=_whole(table, "requests", where, usual.requests),
+        sample=_read(table, "sample", _size, usual.sample, where),
+        cache=cache, filled=filled,
+    )  # fmt: skip
 
 
 def _ranked(document: Table, name: str, count: str, known: Iterable[str]) -> list[Table]:
@@ -181,6 +204,10 @@ def _link(table: Table, usual: Link, where: str) -> Link:
         headers=headers,
         cpu=_toll(table, "cpu", usual.cpu, where),
     )
+
+
+def _size(text: str) -> Bytes | None:
+    return parse_size(text)
 
 
 def _rate(text: str) -> BytesPerSecond | None:

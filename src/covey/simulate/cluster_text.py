@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
@@ -26,7 +27,7 @@ def written(cluster: Cluster, heading: str = "") -> str:
         [f"# {line}" for line in heading.splitlines()],
         [f'place = "{cluster.place}"'] if cluster.place else [],
         _compute(cluster), _handling(cluster.handling), *_codings(cluster), _link(cluster), _local(cluster),
-        *_machines(cluster),
+        *_machines(cluster), _backend(cluster),
     ]  # fmt: skip
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
@@ -110,6 +111,22 @@ def _machine(machine: Machine) -> Iterator[str]:
         yield _line("period", machine.period, "a quota: this many cores on average over this time")
     if machine.wake:
         yield _line("wake", machine.wake, "until a role has its share, where all cores are in use")
+
+
+def _backend(cluster: Cluster) -> list[str]:
+    """What is not limited is not written."""
+    if (known := cluster.backend) is None:
+        return []
+    rates = {"rate": (known.rate, "of all requests"), "per_request": (known.per_request, "of each")}
+    return [
+        "[backend]  # that samples are read from",
+        *(_said(name, _rate(rate), meaning) for name, (rate, meaning) in rates.items() if math.isfinite(rate)),
+        _line("latency", known.latency, "until the first byte of a request"),
+        _said("requests", str(known.requests), "of a reader at once"),
+        *([_said("sample", f'"{known.sample}B"')] if known.sample else []),
+        _said("cache", f'"{known.cache}"', "where what was read is kept"),
+        *([_said("filled", "true", "an earlier job has read the set")] if known.filled else []),
+    ]
 
 
 def _toll(name: str, toll: CpuTime, each: str = "", byte: str = "") -> list[str]:

@@ -62,6 +62,8 @@ class LayoutTerms:
             raise PlanError(f"--seconds {self.seconds:g}: a search takes some time; use more than 0")
         if self.cluster:
             self.cluster.check(self.machines)
+        if self.cluster and self.cluster.backend:
+            raise PlanError("[backend] and a model that is divided: what reading takes is not known: omit [backend]")
 
 
 @dataclass(frozen=True, kw_only=True)

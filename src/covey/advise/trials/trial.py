@@ -96,9 +96,12 @@ class SimulatedTrials:
             result = self._run(self.task, candidate.spec, self.now, **given)
         except CoveyError:
             return None
-        mine = [share for name, share in result.roles.items() if name.startswith("worker")]
         seconds = pace.step() or result.seconds / steps
-        exchange = seconds * sum(1 - share.compute for share in mine) / len(mine)
+        exchange = seconds * _waiting(result)
+        if self.now.reading:  # of which a part may be waiting for whose samples came later: that is no exchange
+            near = replace(self.now, cluster=replace(self.now.cluster, backend=None), far=None)
+            bare = self._run(self.task, candidate.spec, near, **{**given, "instruments": []})
+            exchange = bare.seconds / steps * _waiting(bare)
         if seconds < WAITS * self.now.prepared_every:  # workers wait for their batches: exchange is hidden by that
             exchange = 0.0
         return StepTime(seconds=seconds, exchange=exchange, staleness=result.staleness.mean or 0.0)
@@ -221,3 +224,9 @@ class SimulatedTrials:
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
         return result
+
+
+def _waiting(result: Result) -> float:
+    """The share of the time in which workers do not compute."""
+    mine = [share for name, share in result.roles.items() if name.startswith("worker")]
+    return sum(1 - share.compute for share in mine) / len(mine)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covey.data.stripe_cache.virtual_reads import VirtualReads
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.interrupted_work import Asked, InterruptedWork
 from covey.engines.virtual.stall import blame
@@ -37,6 +38,7 @@ class Computing:
         self._cluster, self._agenda, self._watch = cluster, agenda, watch
         self._resume, self._deliver = resume, deliver
         self.slowness: Callable[[VirtualActor], float] | None = None  # by how much faults slow a worker down now
+        self.reads: VirtualReads | None = None  # what reading samples takes, where the cluster says so
 
     def ask(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work, or get in line behind what the role computes already."""
@@ -46,10 +48,26 @@ class Computing:
             self._begin(thread, effect)
 
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
+        """Begin the work when its samples are there."""
+        actor, now = thread.actor, self._agenda.now
+        actor.compute.busy = True
+        at = self.reads.read(now, actor.name, actor.machine, effect.reads()) if self.reads and effect.reads else now
+        if at > now:
+            self._agenda.at(at, self._read, thread, (now, effect))
+        else:
+            self._start(thread, effect)
+
+    def _read(self, thread: RoleProgram, asked: tuple[float, Compute[Any]]) -> None:
+        """The samples are there. On real processes the compute thread reads them, so it counts as computing."""
+        begin, effect = asked
+        if not thread.actor.ended:
+            self._watch.computed(begin, self._agenda.now, thread.actor.address)
+            self._start(thread, effect)
+
+    def _start(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Do the work now, with the weights as they are; its result and its posts come in their time."""
         actor = thread.actor
         compute = actor.compute
-        compute.busy = True
         if effect.talks:
             compute.talk = InterruptedWork(effect.work)
             self._stretch(WorkStretch(thread, self._duration(actor, effect)), None)

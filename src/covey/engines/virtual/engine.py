@@ -121,6 +121,10 @@ class VirtualEngine:
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
+        if reads := self._attempt.reads:
+            machines = [actor.machine for actor in self._actors.values() if actor.replica.batch_source.reads]
+            reads.settle({machine: self._cluster.link_of(machine) for machine in machines})
+            self._computing.reads = reads
         if not self._attempt.states and self._scores.begin():
             return self._outcome()
         for actor in self._actors.values():
@@ -187,7 +191,8 @@ class VirtualEngine:
         for loss in actor.replica.compute.losses.told(every=True):  # those of a GPU may come after their steps
             self._watch.noted(self._agenda.now, actor.address, "loss", loss)
         self._watch.noted(self._agenda.now, actor.address, "memory", actor.footprint())
-        for kind, size in read_counts.notes().items():
+        read = read_counts.notes()
+        for kind, size in (self._attempt.reads.notes(actor.name) if self._attempt.reads else read).items():
             self._watch.noted(self._agenda.now, actor.address, kind, size)
         self._watch.ended(self._agenda.now, actor.address)
         self._scores.role_ended()

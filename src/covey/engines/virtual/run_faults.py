@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.checkpoint import RoleState
+from covey.data.stripe_cache.virtual_reads import VirtualReads
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.auto_workers import AutoWorkers
 from covey.engines.virtual.computing import Computing
@@ -267,6 +268,7 @@ class VirtualAttempt:
     rebirth: Rebirth | None = None  # how lost workers are replaced
     auto: AutoWorkers | None = None  # who decides how many workers there are
     log: MembershipLog = field(default_factory=MembershipLog)  # of all attempts
+    reads: VirtualReads | None = None  # of all attempts: what reading samples takes, where the cluster says so
     parts: EngineParts | None = None  # once it has begun
 
     def attach(self, parts: EngineParts, handlers: dict[type, Act], kills: Mapping[Host, Seconds]) -> None:
