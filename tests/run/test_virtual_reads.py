@@ -127,12 +127,12 @@ def transform(sample: Any) -> Any:
 
 
 def test_preparers_read_for_workers() -> None:
-    """A preparer reads and transforms a batch in 30 ms, while the worker computes for 10 ms."""
-    far = world(replace(INSTANT, prepare=Seconds(0.010)), rate=BytesPerSecond(400 * STRIPE))
+    """A preparer reads and transforms a batch in 20 and 15 ms, while the worker computes for 10 ms."""
+    far = world(replace(INSTANT, prepare=Seconds(0.015)), rate=BytesPerSecond(400 * STRIPE))
     task = mlp(samples=64, batch_size=8, transform=transform)
     alone, helped = (trained(far, task=task, preparers=count) for count in (0, 1))
-    assert alone.seconds == pytest.approx(8 * 0.040)
-    assert helped.seconds == pytest.approx(8 * 0.030 + STEP)
+    assert alone.seconds == pytest.approx(8 * 0.045)
+    assert helped.seconds == pytest.approx(8 * 0.035 + STEP)
     assert read(alone) == read(helped) == (64, 0)
 
 
@@ -154,10 +154,11 @@ def test_workers_that_come_and_go_read_what_is_leased_to_them() -> None:
 
 
 def test_a_run_that_starts_again_finds_its_cache(tmp_path: Path) -> None:
-    dies = world(replace(INSTANT, kills={"worker 1": Seconds(0.5)}), rate=100 * MB, cache="hosts")
-    result = trained(dies, 2, checkpoint=tmp_path, every="200ms", on_failure="restart", timing_only=False, epochs=3)
-    assert result.seconds > 1.5, "it has started again"
+    """A worker is lost in the second epoch, when all has been read: that took 0.7 s."""
+    dies = world(replace(INSTANT, kills={"worker 1": Seconds(0.74)}), rate=100 * MB, cache="hosts")
+    result = trained(dies, 2, checkpoint=tmp_path, every="50ms", on_failure="restart", timing_only=False, epochs=3)
     assert read(result)[0] == 64
+    assert 1.5 < result.seconds < 2, "it has started again, and has read nothing again"
 
 
 def test_the_size_of_a_sample_is_that_of_the_shards(tmp_path: Path) -> None:
