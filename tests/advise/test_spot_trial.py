@@ -134,7 +134,7 @@ def test_where_machines_may_vanish_every_command_survives_the_loss_of_one(task: 
     spot = replace(steady, spot=True)
     assert any(one.spec.startswith("adpsgd +") for one in advise(task, DIGITS, steady).choices), "which cannot go on"
     advice = advise(task, DIGITS, spot)
-    assert any("on several, use --engine ray --workers 4 --checkpoint kept" in line for line in advice.findings)
+    assert any("with --engine ray --workers 2:4 --on-failure continue" in line for line in advice.findings)
     assert len(advice.choices) > 10 and not any(one.spec.startswith("adpsgd +") for one in advice.choices)
     for choice in [*advice.choices[:4], *(one for one in advice.choices if one.workers == 1)]:
         words = shlex.split(choice.command)

@@ -302,7 +302,7 @@ def test_a_run_that_loses_all_copies_at_once_ends_or_starts_again(tmp_path: Path
         ("bsp", {"replicas": 0}, "at least 1"),
         ("bsp", {"replicas": 2, "workers": "1:2"}, "use workers=2"),
         ("bsp", {"replicas": 2, "on_failure": "restart"}, "omit either"),
-        ("bsp", {"replicas": 2, "engine": "ray"}, "replicas=… is for processes of this machine and virtual time"),
+        ("bsp", {"replicas": 2, "engine": "mpi"}, "replicas=2 is for the engines local, simulated, lab and ray, not"),
         ("bsp over proxies(groups=2)", {"replicas": 2}, "proxies"),
     ],
 )  # fmt: skip

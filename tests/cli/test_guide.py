@@ -68,13 +68,13 @@ def test_on_machines_that_vanish_the_guide_says_what_several_of_them_need(runner
     told = [(answers, on_several_machines(answers)) for answers in ALL]
     assert all(bool(said) == ("continue" in suggestions(answers)[0].command) for answers, said in told)
     shown = runner.invoke(app, ["strategies", "--answers", "link=100mbit, equal=no, vanish=yes"])
-    command = "covey run train.py --engine ray --workers 4 --checkpoint kept --on-failure restart"
+    command = "covey run train.py --engine ray --workers 2:4 --on-failure continue"
     assert f"{command} --strategy 'easgd(period=16)'" in shown.stdout
     assert "--bandwidth 100mbit --slow 3:2x --spot" in shown.stdout
     for answers in (Answers(vanish="yes"), Answers(vanish="yes", equal="no", link="100mbit")):
         words = shlex.split(on_several_machines(answers))
-        kept = options({"epochs": 1, "on_failure": "restart", "checkpoint": "kept"})
-        request("examples/digits.py", flag(words, "--strategy"), flag(words, "--workers"), kept)  # or it refuses
+        given = options({"epochs": 1, "on_failure": "continue", "engine": "ray"})
+        request("examples/digits.py", flag(words, "--strategy"), flag(words, "--workers"), given)  # or it refuses
 
 
 def test_a_rate_is_taken_for_what_it_is() -> None:

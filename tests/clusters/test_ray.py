@@ -21,7 +21,7 @@ from covey.engines.cluster import daemon_directory
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead, restarts
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
-from tests.real.harness import SLOW, Room, Watch, trained
+from tests.real.harness import SLOW, Room, Watch, differing, trained
 from tests.warm import Warm
 
 ray = pytest.importorskip("ray")
@@ -118,6 +118,73 @@ def test_a_run_that_lost_a_worker_starts_again(shared: SharedRoom) -> None:
 @pytest.mark.full
 def test_a_dead_actor_is_named(shared: SharedRoom) -> None:
     names_the_dead_site(shared, "ray", "bsp", "site [01]: worker [01].* died|worker [01] was lost with")
+
+
+def test_a_run_goes_on_without_a_lost_actor_and_with_another_in_its_place(shared: SharedRoom) -> None:
+    """Nothing is lost: the weights are those of a run that lost nobody."""
+    watch = Watch(trained(100), lambda: os.kill(shared.site(), signal.SIGKILL))
+    task = shared.task(before_step=SLOW)
+    engine = "ray(sites=2, cpus=0.5)"
+    given = {"engine": engine, "steps": 80, "threads": 1, "stall": "60s", "on_failure": "continue"}
+    result = covey.fit(task, "allreduce", 2, watcher=watch, **given)  # type: ignore[arg-type]
+    assert watch.acted is not None and isinstance(result.membership, list)
+    assert [event.event for event in result.membership] == ["rebirth"]
+    assert "lost with host" in result.membership[0].cause
+    assert not differing(result.weights, covey.fit(task, "allreduce", 2, engine="simulated", steps=80).weights)
+
+
+@pytest.mark.full
+def test_a_worker_that_is_killed_is_born_again_on_its_node(shared: SharedRoom) -> None:
+    watch = Watch(trained(100), lambda: shared.kill("worker 1"))
+    task = shared.task(before_step=SLOW)
+    given = {"engine": "ray", "steps": 120, "threads": 1, "stall": "60s", "on_failure": "continue"}
+    result = covey.fit(task, "bsp", 2, watcher=watch, **given)  # type: ignore[arg-type]
+    assert watch.acted is not None and isinstance(result.membership, list)
+    assert [(event.who, event.cause) for event in result.membership] == [("worker 1", "killed by signal 9")]
+    assert not differing(result.weights, covey.fit(task, "bsp", 2, engine="simulated", steps=120).weights)
+
+
+@pytest.mark.full
+def test_a_lost_node_costs_its_workers_only(cleared: SharedRoom) -> None:
+    """Ray moves the place of the lost actor to a node with room, and the worker is born again there."""
+    task = cleared.task(before_step=SLOW)
+    script = cleared.script(
+        f"""
+import os, signal, subprocess, sys, threading, ray, covey
+where = dict(_node_ip_address="127.0.0.1", _temp_dir="{cleared.temporary / "ray"}")
+ray.init(address="local", include_dashboard=False, num_cpus=1, **where)
+head = ray.get_runtime_context().gcs_address
+join = ["start", "--num-cpus=1", "--node-ip-address=127.0.0.2", "--block", "--address=" + head]
+start = [sys.executable, "-m", "ray.scripts.scripts", *join]
+nodes = [subprocess.Popen(start, stdout=subprocess.DEVNULL, start_new_session=True)]
+while len(ray.nodes()) < 2:
+    pass
+
+class Watch:
+    def say(self, line):
+        print(line)
+    def update(self, now):
+        if now.phase == "training" and now.samples >= 200 and len(nodes) == 1:
+            os.killpg(nodes[0].pid, signal.SIGKILL)
+            join[2] = join[2].replace("127.0.0.2", "127.0.0.3")
+            nodes.append(subprocess.Popen([*start[:3], *join], stdout=subprocess.DEVNULL, start_new_session=True))
+
+try:
+    result = covey.fit(
+        "{task}", "asynchronous", "1:2", engine="ray(placement=spread)", steps=4000, threads=1, watcher=Watch(),
+        place="servers:node0",
+    )
+    print("stopped by the", result.stopped, "after", result.samples, "samples")
+finally:
+    for node in nodes:
+        os.killpg(node.pid, signal.SIGKILL)
+    ray.shutdown()
+"""
+    )
+    code, out, err = ended(cleared.start(script))
+    assert code == 0, err
+    assert "1 worker goes on until it is back" in out and "is back after" in out
+    assert "stopped by the budget after 32000 samples" in out
 
 
 @pytest.mark.parametrize(

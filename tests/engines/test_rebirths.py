@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,9 +37,14 @@ def rebirths(told: list[MembershipEvent]) -> Rebirths:
         tallies={WHO: SimpleNamespace(samples=32)},
     )  # fmt: skip
     renewal = Renewal(Deaths(9), lambda who, lives: "ipc://nowhere", MembershipLog(told.append))
-    rebirths = Rebirths(roster, cast(Any, None), renewal, print)
+    rebirths = Rebirths(roster, switchboard(), renewal, print)
     rebirths.begun = True
     return rebirths
+
+
+def switchboard(tell: Callable[[Sequence[Address], Any], None] = lambda roles, word: None) -> Any:
+    """The launcher's end of all control lines, of which nobody is at the other ends."""
+    return SimpleNamespace(tell=tell, forget=lambda who: None, renew=lambda who, life: None)
 
 
 def heard(phase: str = "training") -> Any:
@@ -76,7 +81,7 @@ def test_of_what_a_lost_worker_said_only_that_its_state_is_written_still_counts(
 def test_a_life_that_dies_before_it_knows_where_it_goes_on_does_not_take_its_place_back_to_the_beginning(
     rebirths: Rebirths,
 ) -> None:
-    rebirths.board = cast(Any, SimpleNamespace(tell=lambda roles, word: None))
+    rebirths.board = cast(Any, switchboard(lambda roles, word: None))
     assert rebirths.lost(WHO, KILLED, heard())
     seat = rebirths.seats[WHO]
     seat.told[Address("server", 0)] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
@@ -94,7 +99,7 @@ def test_a_new_life_is_never_told_that_another_is_where_a_dead_one_was() -> None
         trainers=both, roles=both, seen={who: RoleRecord(heard=0.0, step=7) for who in both},
         tallies={who: SimpleNamespace(samples=32) for who in both},
     )  # fmt: skip
-    board: Any = SimpleNamespace(tell=lambda roles, word: told.extend((who, word) for who in roles))
+    board: Any = switchboard(lambda roles, word: told.extend((who, word) for who in roles))
     begun = list[dict[Address, int]]()
 
     def start(who: Address, lives: Mapping[Address, int]) -> str:
@@ -151,7 +156,7 @@ def ranged(rebirths: Rebirths) -> Ranged:
     rebirths.roster.roles = [WHO, *OTHERS]
     rebirths.roster.trainers = [WHO, *OTHERS[:2]]
     rebirths.roster.seen |= {other: RoleRecord(heard=0.0, step=7) for other in OTHERS}
-    rebirths.board = cast(Any, SimpleNamespace(tell=lambda roles, word: told.append((list(roles), word))))
+    rebirths.board = cast(Any, switchboard(lambda roles, word: told.append((list(roles), word))))
     rebirths.renewal = Renewal(
         Deaths(1), lambda who, lives: f"ipc://next-{lives[who]}", None, 2, "ipc://nobody-", lambda empty: joins
     )
@@ -397,3 +402,58 @@ def test_whoever_joins_is_a_life_after_the_one_that_went(ranged: Ranged) -> None
     rebirths.advance(words, [], 2.6)
     assert told[-1] == ([*OTHERS, SCORER], control.Install(WHO, 2, "ipc://next-2"))
     assert rebirths.log.events[-1].event == "join" and rebirths.log.events[-1].seconds == 2.5
+
+
+# -- on several hosts
+
+
+def test_where_roles_choose_their_ports_nobody_hears_of_a_new_life_before_it_has_said_which(rebirths: Rebirths) -> None:
+    told = list[Any]()
+    rebirths.board = switchboard(lambda roles, word: told.extend(word for _ in roles))
+    rebirths.renewal = Renewal(Deaths(9), lambda who, lives: "tcp://10.0.0.2:*")
+    rebirths.book = {"worker 1": "tcp://10.0.0.2:1", str(SCORER): "tcp://10.0.0.9:2"}
+    words = heard()
+    assert rebirths.lost(WHO, "was lost with host h1, and so on", words)
+    assert rebirths.seats[WHO].event.cause == "lost with host h1"
+    rebirths.advance(words, [], 0.0)
+    assert rebirths.seats[WHO].forked and told == []
+    words.inbox[control.Bound] = {WHO: control.Bound("tcp://10.0.0.2:77")}
+    rebirths.advance(words, [], 0.0)
+    book, install = told
+    assert book == control.Endpoints({"worker 1": "tcp://10.0.0.2:77", str(SCORER): "tcp://10.0.0.9:2"})
+    assert install == control.Install(WHO, 1, "tcp://10.0.0.2:77", empty=False)
+
+
+def test_a_worker_whose_host_is_away_is_waited_for_until_patience_ends(rebirths: Rebirths) -> None:
+    here, started = list[Address](), list[Address]()
+
+    def start(who: Address, lives: Mapping[Address, int]) -> str:
+        started.append(who)
+        return "ipc://nowhere"
+
+    rebirths.renewal = Renewal(Deaths(9), start, renewable=lambda who: who in here, patience=60.0)
+    assert rebirths.lost(WHO, "was lost with host h1", heard())
+    rebirths.advance(heard(), [], 0.0)
+    assert not started and rebirths.awaited
+    rebirths.seats[WHO].died -= 61.0
+    with pytest.raises(PeerLost, match="worker 1 was lost with host h1, which did not come back within 60 s"):
+        rebirths.advance(heard(), [], 0.0)
+    here.append(WHO)
+    rebirths.advance(heard(), [], 0.0)
+    assert started == [WHO]
+
+
+def test_in_a_range_a_host_that_is_away_keeps_nobody_waiting(rebirths: Rebirths) -> None:
+    """Its seat counts as settled, so that the model is scored and kept."""
+    other, here = Address("worker", 0), list[Address]()
+    rebirths.roster.trainers.insert(0, other)
+    rebirths.roster.seen[other] = RoleRecord(heard=0.0, step=7)
+    rebirths.renewal = Renewal(
+        Deaths(9), lambda who, lives: "ipc://nowhere", least=1, renewable=lambda who: who in here, patience=0.0
+    )
+    assert rebirths.lost(WHO, "was lost with host h1", heard())
+    rebirths.advance(heard(), [], 0.0)
+    assert rebirths.settled and not rebirths.awaited and WHO in rebirths.returning
+    here.append(WHO)
+    rebirths.advance(heard(), [], 0.0)
+    assert rebirths.seats[WHO].forked and not rebirths.awaited

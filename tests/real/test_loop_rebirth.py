@@ -145,7 +145,7 @@ def test_a_worker_may_die_at_any_moment(room: Room, moment: str) -> None:
     ("strategy", "given", "why"),
     [
         ("bsp", {}, r"with allreduce, local_sgd, bmuf, diloco, malt\(barrier=true\), not with bsp; or use .*restart"),
-        ("allreduce", {"engine": "ray"}, "not for ray"),
+        ("allreduce", {"engine": "mpi"}, "not for mpi"),
         ("allreduce + int8", {}, "omit the codec"),
         ("sparknet", {}, "not with sparknet"),
         ("malt", {}, "not with malt"),

@@ -159,8 +159,7 @@ def test_what_the_users_own_code_raises_ends_the_run(room: Room) -> None:
         ("gosgd + int8", {}, "omit the codec"),
         ("bsp over proxies(groups=2)", {}, "omit 'over proxies"),
         ("bsp with mesh(stage=2)", {"engine": "simulated"}, "omit 'with mesh"),
-        ("bsp", {"engine": "ray"}, 'for the engines local and simulated, not for ray: use on_failure="restart"'),
-        ("bsp", {"engine": "mpi"}, "local and simulated, not for mpi: use .*restart.* on the engine ray or lab"),
+        ("bsp", {"engine": "mpi"}, "simulated, lab and ray, not for mpi: use .*restart.* on the engine ray or lab"),
         ("bsp", {"max_failures": 0}, "max_failures=0: at least 1"),
     ],
 )

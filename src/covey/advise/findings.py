@@ -148,8 +148,8 @@ def _spread(now: Situation) -> Iterator[str]:
 
 def _spot(now: Situation) -> Iterator[str]:
     if now.spot and now.workers > 1:
-        flags = f"--engine ray --workers {now.workers} --checkpoint {KEPT} --on-failure restart"
-        yield f"A range of workers is for one machine and virtual time: on several, use {flags}."
+        flags = f"--engine ray --workers {max(now.workers // 2, 1)}:{now.workers} --on-failure continue"
+        yield f"On several machines a range of workers goes on without those that vanish with {flags}."
 
 
 def schedule(epochs: int, given: bool) -> str:

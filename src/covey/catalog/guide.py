@@ -180,11 +180,11 @@ def _suggested(choice: Choice, command: str) -> Suggestion:
 
 
 def on_several_machines(answers: Answers, task: str = "train.py", workers: int = 4) -> str:
-    """The command for several machines where the suggested ones are for one; empty elsewhere."""
+    """The first of the suggested commands for several machines, where machines vanish; empty elsewhere."""
     if answers.vanish == "no" or answers.stay == "yes" or answers.fits == "no":
         return ""
     spec = suggestions(answers, task, workers)[0].spec
-    flags = f"--engine ray --workers {workers} --checkpoint kept --on-failure restart"
+    flags = f"--engine ray --workers {max(workers // 2, 1)}:{workers} --on-failure continue"
     return f"covey run {task} {flags} --strategy {shlex.quote(spec)}"
 
 

@@ -1,4 +1,4 @@
-"""covey lab: the labs of this machine, and their links cut and restored while a run goes on."""
+"""covey lab: the labs of this machine, whose hosts are cut off, killed and restored while a run goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from covey.errors import PlanError
 if TYPE_CHECKING:
     from covey.engines.lab.running import Lab
 
-app = typer.Typer(help="See the labs of this machine; cut and restore their links.", no_args_is_help=True)
+app = typer.Typer(help="See the labs of this machine; cut off, kill and restore their hosts.", no_args_is_help=True)
 
 Host = Annotated[str, typer.Argument(metavar="HOST", help="A host of the lab, such as h1.")]
 Which = Annotated[str | None, flag("--lab", "NAME", "Which lab, where several run: see covey lab list.", options.RUN)]
@@ -53,8 +53,18 @@ def cut(*, host: Host, lab: Which = None, manner: options.VoiceFlags) -> None:
 
 @app.command()
 @options.grouped
+def kill(*, host: Host, lab: Which = None, manner: options.VoiceFlags) -> None:
+    """Kill a host's processes and cut its links, as a power cut does, until it is restored."""
+    with explained(manner.voice):
+        _chosen(lab).kill(host)
+        if not manner.quiet:
+            typer.echo(f"{host} is dead: covey lab restore {host}")
+
+
+@app.command()
+@options.grouped
 def restore(*, host: Host, lab: Which = None, manner: options.VoiceFlags) -> None:
-    """Let a host's data link work again."""
+    """Let a host's links work again; one that was killed is used again by a run that went on without it."""
     with explained(manner.voice):
         _chosen(lab).restore(host)
         if not manner.quiet:

@@ -33,6 +33,8 @@ from covey.strategy import Role
 class LocalProcesses:
     """All roles of a run, on this machine."""
 
+    patience = math.inf  # seconds that others may wait until a lost role can be started again
+
     def __init__(
         self, warm: str, threads: int = 1, stall: float = STALL, faults: SignalFaults | None = None,
         joins: JoinRequests | None = None, frozen: float = math.inf,
@@ -87,6 +89,10 @@ class LocalProcesses:
         self.contacts = msgspec.structs.replace(self.contacts, book=book, lives=known)
         self.processes.renew(who, self.pack(self.contacts))
         return endpoint
+
+    def renewable(self, who: Address) -> bool:
+        """Whether a lost role can be started again: on this machine, always."""
+        return True
 
     def joining(self, empty: Sequence[Address]) -> list[Address]:
         """Which of the empty seats are to be taken now: by the plan of faults, or because a person asked."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -57,9 +57,10 @@ class RayPlaces(Places):
         self.joined = False  # covey has called ray.init
         self.away = False  # there are nodes that may not have the task's file
         self.group: PlacementGroup | None = None
-        self.actors: list[Any] = []
-        self.called: list[str] = []
-        self.running: list[Any] = []
+        self.run, self.task = f"covey-{uuid4().hex[:8]}", cast(Any, None)  # its actors' namespace; what was handed over
+        self.actors: dict[int, Any] = {}  # by the number of the site
+        self.called: dict[int, str] = {}
+        self.running: dict[int, Any] = {}
         self.looked = 0.0
 
     def pids(self) -> list[int]:
@@ -75,24 +76,30 @@ class RayPlaces(Places):
         return [names[node] for node in nodes]
 
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
-        assert self.group is not None, "open comes first"
-        run = f"covey-{uuid4().hex[:8]}"
-        need: Any = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0}
-        kind: Any = ray.remote(**need)(RaySite)
-        task = ray.put(handed)
+        self.task = ray.put(handed)
         for config in shipping.with_code(configs) if self.away else configs:
-            called, bundle = f"covey {config.called}", PlacementGroupSchedulingStrategy(self.group, config.site)
-            actor = kind.options(name=called, namespace=run, scheduling_strategy=bundle).remote(called)
-            self.actors.append(actor)
-            self.called.append(config.called)
-            self.running.append(actor.host.remote(msgspec.msgpack.encode(config), task))
+            self._start(config)
+
+    def invite_again(self, config: SiteConfig) -> bool:
+        """Have Ray start another actor in the bundle of a lost one; of a lost node, Ray moves the bundle to another."""
+        with suppress(RayError):
+            ray.kill(self.actors[config.site])
+        (config,) = shipping.with_code([config]) if self.away else [config]
+        self._start(config)
+        return True
 
     def lost(self) -> str:
-        if time.monotonic() - self.looked < LOOK:
-            return ""
+        return next(iter(self.ended().values()), "")
+
+    def ended(self) -> dict[int, str]:
+        if not self.running or time.monotonic() - self.looked < LOOK:
+            return {}
         self.looked = time.monotonic()
-        ended, _ = ray.wait(self.running, num_returns=len(self.running), timeout=0)
-        return next((self._how(self.running.index(one)) for one in ended), "")
+        ended, _ = ray.wait(list(self.running.values()), num_returns=len(self.running), timeout=0)
+        found = {number: self._how(number) for number, one in self.running.items() if one in ended}
+        for number in found:
+            del self.running[number]
+        return found
 
     def close(self, well: bool) -> None:
         try:
@@ -157,6 +164,16 @@ class RayPlaces(Places):
 
     # -- actors ------------------------------------------------------------------------------------------------------
 
+    def _start(self, config: SiteConfig) -> None:
+        assert self.group is not None, "open comes first"
+        need: Any = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0}
+        called, bundle = f"covey {config.called}", PlacementGroupSchedulingStrategy(self.group, config.site)
+        name = f"{called}, after {config.life} others" if config.life else called
+        kind: Any = ray.remote(**need)(RaySite)
+        actor = kind.options(name=name, namespace=self.run, scheduling_strategy=bundle).remote(called)
+        self.actors[config.site], self.called[config.site] = actor, config.called
+        self.running[config.site] = actor.host.remote(msgspec.msgpack.encode(config), self.task)
+
     def _how(self, number: int) -> str:
         """How the actor of a site ended, in words."""
         who = f"{self.called[number]}, a Ray actor,"
@@ -175,8 +192,9 @@ class RayPlaces(Places):
         """Sites leave by themselves, or are made to."""
         with suppress(RayError):
             if self.running:
-                ray.wait(self.running, num_returns=len(self.running), timeout=PATIENCE if well else HASTE)
-            for actor in self.actors:
+                left = list(self.running.values())
+                ray.wait(left, num_returns=len(left), timeout=PATIENCE if well else HASTE)
+            for actor in self.actors.values():
                 ray.kill(actor)
             if self.group:
                 remove_placement_group(self.group)

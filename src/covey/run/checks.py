@@ -164,8 +164,6 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
         why = f"{chosen.text}: {chosen.rigid}" if chosen.rigid else f"{chosen.text} {skips}"
     elif isinstance(deal, StreamShards | Partitions):
         why = "a worker that takes over needs the samples by number: use data with len(data) and data[i]"
-    elif given.engine not in ("local", "simulated"):
-        why = "a range is for the engines local and simulated"
     elif workers.auto and given.fault_plan.spot_trace:
         why = f"a trace says itself how many there are: use a range, as {option('workers', f'1:{workers.most}')}"
     elif kept:

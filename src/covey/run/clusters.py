@@ -12,8 +12,10 @@ from typing import Any
 from covey import catalog, registry
 from covey.engines import handover, launch_environment
 from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.losses.elastic_cluster import ElasticCluster
 from covey.engines.cluster.places import MeetingTerms, Places
 from covey.engines.entries import ENGINES, HERE, Engine, names
+from covey.engines.interrupt import JoinRequests
 from covey.errors import PlanError
 from covey.names import option
 from covey.observe.result import Result
@@ -76,7 +78,10 @@ def _at(asked: Request, places: Callable[[], Places]) -> Result:
     terms = terms_of(given, asked.threads)
 
     def muster(asked: Request, warm: str, handed: bytes) -> ClusterProcesses:
-        return ClusterProcesses(places(), terms, warm, task, handed, asked.plan.roles)
+        if not asked.plan.elastic:
+            return ClusterProcesses(places(), terms, warm, task, handed, asked.plan.roles)
+        joins = JoinRequests() if asked.plan.least else None
+        return ElasticCluster(places(), terms, warm, task, handed, asked.plan.roles, joins)
 
     return on_processes(asked, given.engine, muster)
 

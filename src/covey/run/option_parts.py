@@ -63,8 +63,6 @@ class TrainingOptions(OptionPart):
 class CopyOptions(OptionPart):
     """What outlives a lost server."""
 
-    read_by = HERE
-
     replicas: int = 1  # copies of what each server holds
 
     def __post_init__(self) -> None:

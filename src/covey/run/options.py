@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any
 
 from covey.engines.entries import ENGINES, Engine
 from covey.errors import PlanError
@@ -102,6 +102,7 @@ class Options:
         return ["engine"] * (self.engine != "local") + [name for part in self.parts for name in given_names(part)]
 
 
+GO_ON = "local, simulated, lab and ray"  # where lost workers are replaced
 PARTS: Mapping[str, type[OptionPart]] = {
     "training": TrainingOptions, "copies": CopyOptions,
     "budget": BudgetOptions, "processes": ProcessOptions, "network": NetworkOptions,
@@ -131,8 +132,8 @@ def check(
     """Refuse what the engine of this name does not read; `engine` is that of a cluster."""
     kind: Kind = "cluster" if engine else "simulated" if name == "simulated" else "local"
     refused = engine.refuses if engine else {}
-    if engine and given.checkpoints.on_failure == "continue" and given.copies.replicas == 1:
-        _refuse_going_on(name, refused, workers)
+    if engine and given.checkpoints.on_failure == "continue":
+        _check_going_on(name, engine, workers, given.copies)
     for part in given.parts:
         for given_name in given_names(part):
             if kind not in part.read_by:
@@ -149,16 +150,24 @@ def check(
         )
 
 
-def _refuse_going_on(name: str, refused: Mapping[str, str], workers: WorkerRange | None) -> NoReturn:
-    """Workers come and go on one machine and in virtual time; say what protects a run on a cluster."""
+def _check_going_on(
+    name: str, engine: Engine | type[Engine], workers: WorkerRange | None, copies: CopyOptions
+) -> None:
+    """Refuse engines whose lost hosts cannot come back while a run goes on, with what protects a run there."""
+    if engine.goes_on and workers and workers.auto:
+        raise PlanError(
+            f"{option('workers', workers)}: how many workers are worth it is found out on the engines local and "
+            f"simulated, not on {name}: use {option('workers', f'1:{workers.most}')}"
+        )
+    if engine.goes_on:
+        return
     restart = f"{option('on_failure', 'restart')} with {option('checkpoint', 'DIR')}"
-    if "on_failure" in refused:
+    if "on_failure" in engine.refuses:
         restart += " on the engine ray or lab"
     if workers and workers.least:
         raise PlanError(
-            f"{option('workers', workers)}: a range of workers is for the engines local and simulated, not for {name}: "
+            f"{option('workers', workers)}: a range of workers is for the engines {GO_ON}, not for {name}: "
             f"use {option('workers', workers.most)}, and against lost machines {restart}"
         )
-    raise PlanError(
-        f"{option('on_failure', 'continue')} is for the engines local and simulated, not for {name}: use {restart}"
-    )
+    asked = option("on_failure", "continue") if copies.replicas == 1 else option("replicas", copies.replicas)
+    raise PlanError(f"{asked} is for the engines {GO_ON}, not for {name}: use {restart}")

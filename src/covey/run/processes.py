@@ -11,6 +11,7 @@ import msgspec
 
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.engines import handover
+from covey.engines.cluster.losses.elastic_cluster import ElasticCluster
 from covey.engines.interrupt import Interrupt, JoinRequests, interruptible
 from covey.engines.local import LocalProcesses
 from covey.engines.process.contacts import Contacts
@@ -183,11 +184,12 @@ def _shortened(plan: Plan, skipped: Sequence[int]) -> Plan:
 def _renewal(asked: Request, processes: StartableProcesses, log: MembershipLog) -> Renewal | None:
     if not asked.plan.elastic:
         return None
-    assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
+    assert isinstance(processes, LocalProcesses | ElasticCluster), "other engines refuse to go on after a loss"
     scaling = ScaledSeats(WorkerScaling(len(asked.plan.limits), asked.task.step_size)) if asked.auto else None
     return Renewal(
         Deaths(deaths_survived(asked.options.checkpoints), copies=asked.plan.copies), processes.renew, log,
         asked.plan.least, f"ipc://{processes.directory}/nobody-", processes.joining, scaling, processes.release,
+        processes.renewable, processes.patience,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def print_guide(asked: GuideFlags, beside: str | None, output: options.OutputFla
     for number, one in enumerate(suggestions(answers), 1):
         _print_suggestion(console, number, one)
     if elsewhere := on_several_machines(answers):
-        console.print("\na range of workers is for one machine; on several, restart from a checkpoint", style="dim")
+        console.print("\non several machines, with Ray", style="dim")
         console.print(f"  {elsewhere}", soft_wrap=True, markup=False)
     slow = " (with your own --slow)" if "--slow" in then(answers) else ""
     console.print(f"\nto measure instead of guessing{slow}", style="dim")

@@ -37,6 +37,7 @@ from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.forking.fork_server import RoleJob
 from covey.engines.process.forking.fork_server_client import forked_by_server, import_seconds
 from covey.engines.process.forking.role_processes import RoleProcesses
+from covey.engines.process.launcher.run_processes import LOST_WITH
 from covey.engines.process.liveness import Silence
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost, PlanError
@@ -54,11 +55,12 @@ class ClusterProcesses:
     """All roles of a run, on the sites of an engine; the scorer lives with the launcher."""
 
     pids: tuple[int, ...] = ()  # of roles on this machine: theirs are on sites
+    apart = False  # whether only the roles of one site share memory
 
     def __init__(
         self, places: Places, terms: MeetingTerms, warm: str, task: str, handed: bytes, roles: Sequence[Role] = ()
     ) -> None:
-        self.places, self.terms, self.task = places, terms, task
+        self.places, self.terms, self.task, self.warm = places, terms, task, warm
         self.stack = ExitStack()
         self.error: BaseException | None = None
         self.stack.callback(lambda: places.close(self.error is None))
@@ -88,7 +90,7 @@ class ClusterProcesses:
             self.wakeups = self._wakeups()
             self.away: dict[Address, int] = {}  # the roles that live on a site
             self.stack.callback(fork_broker.offered(self.keys.secret, terms.threads, self.processes.fork_server))
-            places.invite([self._site_config(number, warm) for number in range(len(self.sites))], handed)
+            places.invite([self._site_config(number) for number in range(len(self.sites))], handed)
             self.arrived = self._await()
         except BaseException as error:
             self.error = error
@@ -130,6 +132,7 @@ class ClusterProcesses:
             work = pack(self.keys.added(contacts, mine))
             self.gate.tell(number, StartRoles(entry, mine, work, shared.alone, shared.roles(number)))
         self.away = {who: site.number for who, site in homes.items()}
+        self.homes, self.contacts = homes, contacts
         work = pack(self.keys.added(contacts, [SCORER]))
         scoring = RoleJob(
             entry=entry, roles=[SCORER], work=work, alone=shared.alone, sharing=shared.scorers, handed=handed
@@ -141,19 +144,34 @@ class ClusterProcesses:
     def exits(self) -> list[tuple[Address, str]]:
         """The roles that have ended: reported by a site, or lost with it."""
         gone = self.processes.exits()
-        for _, word in self._hear():
+        for number, word in self._hear():
             if isinstance(word, ProcessGone):
                 self.away.pop(word.who, None)
                 gone.append((word.who, word.how))
-        if self.away and (news := self.places.lost()):
-            raise PeerLost(news)
-        for who, number in self.away.items():
+            elif isinstance(word, Arrived):
+                self._arrive(number, word)
+        gone += self._lost_with_sites()
+        for number in sorted({*self.away.values()}):
             if quiet := self.gate.silent(number):
-                how = f"was lost with {self._called(number)}, of which nothing was heard for {quiet:.1f} s"
-                gone.append((who, how))
+                gone += self._lose(number, f"of which nothing was heard for {quiet:.1f} s")
         if not gone:
             self.engine.check()
         return gone
+
+    def _lost_with_sites(self) -> list[tuple[Address, str]]:
+        if self.away and (news := self.places.lost()):
+            raise PeerLost(news)
+        return []
+
+    def _lose(self, number: int, how: str) -> list[tuple[Address, str]]:
+        """A site is gone, and all its roles with it."""
+        roles = [who for who, site in self.away.items() if site == number]
+        for who in roles:
+            del self.away[who]
+        return [(who, f"{LOST_WITH}{self._called(number)}, {how}") for who in roles]
+
+    def _arrive(self, number: int, word: Arrived) -> None:
+        """A site has come after all others: there is no use for it."""
 
     def sign(self, who: Address) -> object:
         return self.signs[who] if who in self.away else self.processes.sign(who)
@@ -180,16 +198,19 @@ class ClusterProcesses:
                 f"no answer within {max(patience, PACE * self.took):.0f} s: {', '.join(missing)}; can they reach "
                 f"{self.address}? A longer {option('stall')} gives them more time"
             )
-        mine = this_host.versions(self.task)
+        self.versions = this_host.versions(self.task)
         for number, other in sorted(arrived.items()):
-            for what, version in mine.items():
-                if other.versions.get(what) != version:
-                    theirs = other.versions.get(what, "none")
-                    raise PlanError(
-                        f"{self._called(number)} has {what} {theirs}, the launcher {version}: make them the same"
-                        + (f" ({self.task} is read on every host)" if what == "task" else "")
-                    )
+            self._check_versions(number, other)
         return arrived
+
+    def _check_versions(self, number: int, other: Arrived) -> None:
+        for what, version in self.versions.items():
+            if other.versions.get(what) != version:
+                theirs = other.versions.get(what, "none")
+                raise PlanError(
+                    f"{self._called(number)} has {what} {theirs}, the launcher {version}: make them the same"
+                    + (f" ({self.task} is read on every host)" if what == "task" else "")
+                )
 
     def _gather(self, kind: type[W], sites: Iterable[int], patience: float) -> dict[int, W]:
         """One such word from each of these sites, or from those that say it in time.
@@ -220,7 +241,7 @@ class ClusterProcesses:
         self.guard.answer()
         words = self.gate.words()
         for number, word in words:
-            if isinstance(word, SiteFailed):
+            if isinstance(word, SiteFailed) and not (self.apart and word.lost and self.away):  # such a site ends
                 raise (PeerLost if word.lost else PlanError)(f"{self._called(number)}: {word.reason}")
             if isinstance(word, Heartbeat):
                 self.signs.update(word.busy)
@@ -230,7 +251,7 @@ class ClusterProcesses:
     def _share(self, homes: Mapping[Address, Site]) -> Sharing:
         """Have the roles of each machine share its memory."""
         machines = {number: site.machine for number, site in self.arrived.items()}
-        shared = Sharing(homes, machines, this_host.machine())
+        shared = Sharing(homes, machines, this_host.machine(), apart=self.apart)
         self.stack.callback(shared.close)
         shared.settle(self.keys.secret, self._ask)
         for line in shared.lines(self._called, self.places.separate):
@@ -268,11 +289,11 @@ class ClusterProcesses:
     def _wakeups(self) -> list[int | zmq.Socket[bytes]]:
         return [self.processes.line.fileno(), self.gate.socket, *self.guard.wakeups]
 
-    def _site_config(self, number: int, warm: str) -> SiteConfig:
+    def _site_config(self, number: int) -> SiteConfig:
         key, pair = self.keys.of_site(self.names[number])
         return SiteConfig(
-            site=number, token=self.keys.token, launcher=self.gate.endpoint, warm=warm, threads=self.terms.threads,
+            site=number, token=self.keys.token, launcher=self.gate.endpoint, warm=self.warm, threads=self.terms.threads,
             task=self.task, interface=self.terms.interface, key=key, pair=pair,
             roles=[str(who) for who, site in self.homes.items() if site.number == number], secret=self.keys.secret,
-            stall=self.terms.stall,
+            stall=self.terms.stall, apart=self.apart,
         )  # fmt: skip

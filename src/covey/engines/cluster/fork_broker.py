@@ -107,9 +107,13 @@ def offered(secret: bytes, threads: int, parent: ForkServer) -> Callable[[], Non
 
 
 def forked(
-    secret: bytes, threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float
-) -> ForkServer:
-    """(A site) A parent of roles from the fork server that its machine's sites share; else from one of its own."""
+    secret: bytes, threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float,
+    apart: bool = False,
+) -> ForkServer:  # fmt: skip
+    """(A site) A parent of roles from the fork server that its machine's sites share; else from one of its own.
+
+    A site that is to be lost without the others is `apart` from them: it shares with the launcher only.
+    """
     environment = own_environment(**limited_to(threads))
     wish, door = wish_of(environment, directory, warm, stall), _door(secret, environment)
     until = time.monotonic() + PATIENCE
@@ -118,6 +122,8 @@ def forked(
             if broker := connected(door):
                 with broker:
                     return borrowed(broker, secret, theirs, wish)
+            if apart:
+                break
             if listener := _listener(door):
                 server = started(environment, directory)
                 report = server.fork(theirs, msgspec.structs.replace(wish, offered=True)).report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zmq
 
-from covey.engines.cluster.site_messages import Downward, Upward, upward
+from covey.engines.cluster.site_messages import Downward, LeaveRun, Upward, site_identity, upward
 from covey.engines.process.control_lines import AT_ONCE, MOST_UP
 from covey.engines.process.liveness import STALL, Silence
 from covey.engines.transport.keys import ConnectionGuard, KeyRing
@@ -38,6 +38,8 @@ class SiteGate:
         else:
             self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.words_of = dict.fromkeys(range(sites), 0)  # how many came
+        self.names = {site_identity(number, 0): number for number in range(sites)}
+        self.replaced: set[bytes] = set()  # the names of sites that were given up
         self.silence: Silence[int] = Silence(stall)
         self.broken = -1.0  # when a line broke last, by the clock of that silence
         self.socket.bind(endpoint)
@@ -47,7 +49,14 @@ class SiteGate:
         return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def tell(self, number: int, word: Downward) -> None:
-        self.socket.send_multipart([f"site/{number}".encode(), seal(self.token, word)])
+        name = next(name for name, site in self.names.items() if site == number)
+        self.socket.send_multipart([name, seal(self.token, word)])
+
+    def renew(self, number: int, life: int) -> None:
+        """Hear another site of this number, and have an earlier one leave that turns up after all."""
+        self.replaced |= {name for name, site in self.names.items() if site == number}
+        self.names = {name: site for name, site in self.names.items() if site != number}
+        self.names[site_identity(number, life)] = number
 
     def words(self) -> list[tuple[int, Upward]]:
         """What the sites have said since the last time; never waits."""
@@ -55,8 +64,13 @@ class SiteGate:
         for _ in range(AT_ONCE):
             if not self.socket.poll(0):
                 break
+            name, *parts = self.socket.recv_multipart(copy=False)
+            if name.bytes in self.replaced:
+                leave = LeaveRun(False, "the run went on without this site")
+                self.socket.send_multipart([name.bytes, seal(self.token, leave)])
+                continue
             try:
-                number, word = self._read(*self.socket.recv_multipart(copy=False))
+                number, word = self._read(name, *parts)
             except WireError as error:
                 self.refusals.note(str(error))
             else:
@@ -91,10 +105,6 @@ class SiteGate:
         return number, unseal(self.token, parts[0].bytes, upward)
 
     def _number(self, name: bytes) -> int:
-        try:
-            number = int(name.decode().removeprefix("site/"))
-        except ValueError:
-            number = -1
-        if number not in self.words_of:
+        if name not in self.names:
             raise WireError(f"{name[:40]!r} is not a site of this run")
-        return number
+        return self.names[name]

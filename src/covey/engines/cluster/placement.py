@@ -34,7 +34,7 @@ def sites_of(hosts: Sequence[str]) -> list[Site]:
 
 def place(roles: Sequence[Role], sites: Sequence[Site], wish: str = "") -> dict[Address, Site]:
     """A site for every role. Unless `wish` says otherwise, workers fill the sites in order of rank, the others go where
-    the fewest roles are, and a role that belongs to another lives with it."""
+    the fewest roles are, copies of a server to different hosts, and a role that belongs to another lives with it."""
     allowed = _wishes(wish, roles, sites)
     placed: dict[Address, Site] = {}
     free = [role for role in roles if role.host is None]
@@ -44,12 +44,20 @@ def place(roles: Sequence[Role], sites: Sequence[Site], wish: str = "") -> dict[
         placed[role.address] = where[index * len(where) // max(len(workers), len(where))]
     for role in free:
         if not role.trains:
-            load = Counter(site.number for site in placed.values())
-            where = allowed.get(role.address.role, sites)
-            placed[role.address] = min(where, key=lambda site: (load[site.number], site.number))
+            placed[role.address] = emptiest(allowed.get(role.address.role, sites), placed, role.copies)
     for role in roles:
         placed[role.address] = placed[role.home]
     return placed
+
+
+def emptiest(
+    sites: Sequence[Site], placed: Mapping[Address, Site], copies: Sequence[Address] = ()
+) -> Site:
+    """The site with the fewest roles; on a host without these copies, if there is one."""
+    load = Counter(site.number for site in placed.values())
+    taken = {placed[who].node for who in copies if who in placed}
+    apart = [site for site in sites if site.node not in taken] or sites
+    return min(apart, key=lambda site: (load[site.number], site.number))
 
 
 def _wishes(wish: str, roles: Sequence[Role], sites: Sequence[Site]) -> Mapping[str, Sequence[Site]]:

@@ -17,7 +17,8 @@ class Places(ABC):
 
     A subclass must have `open`, `invite`, `lost` and `close`. All else it may have: `address`, at which sites find the
     launcher; `pids` and `begin`; `native`, collectives of the engine's own; `separate`, whether networks of this
-    machine count as different machines.
+    machine count as different machines. One whose sites can be started again when they are lost has `ended` and
+    `invite_again`, too.
 
     >>> class Jobs(covey.Places):
     ...     def open(self, patience: float) -> list[str]:
@@ -59,6 +60,18 @@ class Places(ABC):
         Args:
             well: Whether the run ended well. Its sites have been asked to leave, and need a moment for it.
         """
+
+    def ended(self) -> dict[int, str]:
+        """The sites that have ended since the last time, by number, each with a sentence as `lost` returns it."""
+        return {}
+
+    def invite_again(self, config: SiteConfig) -> bool:
+        """Start a site in the place of a lost one, which must not live on; False while its host is away.
+
+        Args:
+            config: What the site must know. Its `site` is the number of the lost one.
+        """
+        raise NotImplementedError(f"sites of {type(self).__qualname__} are not started again")
 
     def pids(self) -> list[int]:
         """The processes of this machine that covey has started for the engine: a stopped one is reported."""

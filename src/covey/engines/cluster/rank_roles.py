@@ -20,6 +20,7 @@ from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.process import liveness
 from covey.engines.process.forking.fork_server import RoleJob, create_shared_memory
 from covey.engines.process.forking.role_processes import RoleProcesses
+from covey.errors import PlanError
 from covey.message import Address
 
 WELL = "exited with code 0"
@@ -62,6 +63,10 @@ class RankRoles:
         if job.sharing:
             create_shared_memory(job, [os.dup(handle) for handle in memory])
         self.born.put(job)
+
+    def renew(self, who: Address, work: bytes) -> None:
+        """Refuse: the process of a rank belongs to the user's loop, and is started by another program."""
+        raise PlanError(f"{who} cannot be started again: its process is a rank, which another program starts")
 
     def leave(self, how: str = WELL) -> None:
         """(The user's thread) The role of this process has ended."""

@@ -42,9 +42,13 @@ class Group:
 class Sharing:
     """The memory that the roles of a run share, machine by machine."""
 
-    def __init__(self, homes: Mapping[Address, Site], machines: Mapping[int, HostIdentity], mine: HostIdentity) -> None:
-        self.homes, self.machines, self.mine = homes, machines, mine
-        self.groups = grouped(homes, machines, mine)
+    def __init__(
+        self, homes: Mapping[Address, Site], machines: Mapping[int, HostIdentity], mine: HostIdentity,
+        apart: bool = False,
+    ) -> None:  # fmt: skip
+        """`apart`: only the roles of one site share memory, as a site may be lost and started again."""
+        self.homes, self.machines, self.mine, self.apart = homes, machines, mine, apart
+        self.groups = [] if apart else grouped(homes, machines, mine)
         self.broker: MemoryBroker | None = None
 
     def settle(self, secret: bytes, ask: Ask) -> None:
@@ -98,7 +102,7 @@ class Sharing:
     @property
     def alone(self) -> bool:
         """Whether all roles of the run share memory."""
-        return len(set(self.places().values())) == 1
+        return not self.apart and len(set(self.places().values())) == 1
 
     def places(self) -> dict[str, int]:
         """A number for every role, the same for those that share memory."""
@@ -111,7 +115,7 @@ class Sharing:
             f"{', '.join(map(called, group.sites))}: roles on one machine share no memory ({group.why}); {SLOWLY}"
             for group in self.groups if group.why
         ]  # fmt: skip
-        if why := separated([self.mine, *self.machines.values()], separate):
+        if not self.apart and (why := separated([self.mine, *self.machines.values()], separate)):
             found.append(f"not all roles of this machine share memory ({why}): {SLOWLY}")
         return found
 

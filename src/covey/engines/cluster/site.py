@@ -10,10 +10,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
 from typing import Protocol
@@ -23,6 +24,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from covey.address import Address
 from covey.engines.cluster import fork_broker, shipping, this_host
+from covey.engines.cluster.losses.reachability import reached
 from covey.engines.cluster.memory_broker import SiteMemory
 from covey.engines.cluster.site_messages import (
     Arrived,
@@ -30,8 +32,11 @@ from covey.engines.cluster.site_messages import (
     Heartbeat,
     LeaveRun,
     ProcessGone,
+    ReachSites,
+    RenewRole,
     SiteConfig,
     SiteFailed,
+    SitesReached,
     StartRoles,
     Upward,
     configs,
@@ -48,6 +53,7 @@ MOST_DOWN = 16 << 20  # bytes of a word of the launcher; ZeroMQ refuses more bef
 BEAT = 0.5  # seconds between signs of life
 COMING = 3  # times the silence that is allowed: to reach the launcher for the first time
 GONE = 5.0  # seconds without a connection, after which the launcher is taken for dead
+REACH = 1.0  # seconds in which another host must answer
 REFUSED = 2.0  # the same where its machine refuses connections
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
@@ -66,6 +72,7 @@ class Roles(Protocol):
         ...
 
     def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None: ...
+    def renew(self, who: Address, work: bytes) -> None: ...
     def exits(self) -> list[tuple[Address, str]]: ...
     def sign(self, who: Address) -> object: ...
     def state(self, who: Address) -> str: ...
@@ -74,7 +81,7 @@ class Roles(Protocol):
 
 def host(config: SiteConfig, handed: bytes = b"", start: Start | None = None) -> bool:
     """Be a site until the run is over; whether all went well. `handed` is a task of the launcher's memory."""
-    start = start or partial(fork_broker.forked, config.secret, config.threads)
+    start = start or partial(fork_broker.forked, config.secret, config.threads, apart=config.apart)
     with RoleProcesses(config.warm, start=start, stall=config.stall) as processes:
         return host_in(processes, config, handed).well
 
@@ -100,7 +107,7 @@ def _stay(line: SiteLine, processes: Roles, share: SiteMemory, handed: bytes) ->
     poller.register(line.socket, zmq.POLLIN)
     for wakeup in processes.wakeups:
         poller.register(wakeup, zmq.POLLIN)
-    pulse = RoleSigns(processes)
+    pulse, starts = RoleSigns(processes), RoleStarts()
     while True:
         poller.poll(round(min(BEAT, line.silence.every) * 1000))
         line.watch()
@@ -113,19 +120,48 @@ def _stay(line: SiteLine, processes: Roles, share: SiteMemory, handed: bytes) ->
                 if not word.well:
                     processes.abandon()
                 return word
-            if isinstance(word, StartRoles):
-                job = RoleJob(
-                    entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, sharing=word.sharing,
-                    handed=handed,
-                )  # fmt: skip
-                Thread(target=_start_roles, args=(processes, job, share.passed_on()), daemon=True).start()
+            if isinstance(word, StartRoles | RenewRole):
+                starts.put(_start_of(word, processes, share, handed))
+            elif isinstance(word, ReachSites):
+                line.tell(SitesReached(reached(word.addresses, min(REACH, line.silence.stall / 4))))
             else:
                 line.tell(share.obey(word))
 
 
+class RoleStarts:
+    """Starts roles in order, beside the signs of life.
+
+    A fork server that still imports torch, or a large task, can take longer than those may be silent.
+    """
+
+    def __init__(self) -> None:
+        self.orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.thread: Thread | None = None
+
+    def put(self, start: Callable[[], None]) -> None:
+        self.orders.put(start)
+        if self.thread is None:
+            self.thread = Thread(target=self._obey, daemon=True)
+            self.thread.start()
+
+    def _obey(self) -> None:
+        while True:
+            with suppress(PeerLost, OSError):  # `exits` reports a dead fork server
+                self.orders.get()()
+
+
+def _start_of(word: StartRoles | RenewRole, processes: Roles, share: SiteMemory, handed: bytes) -> Callable[[], None]:
+    """What starts these roles, or this one again."""
+    if isinstance(word, RenewRole):
+        return partial(processes.renew, word.who, word.work)
+    job = RoleJob(
+        entry=word.entry, roles=word.roles, work=word.work, alone=word.alone, sharing=word.sharing, handed=handed
+    )
+    return partial(_start_roles, processes, job, share.passed_on())
+
+
 def _start_roles(processes: Roles, job: RoleJob, share: SiteMemory) -> None:
-    """(Beside the signs of life) A fork server that still imports torch, or a large task, can take longer than that."""
-    with closing(share), suppress(PeerLost, OSError):  # `exits` reports a dead fork server
+    with closing(share):
         processes.start_roles(job, share.handles if job.sharing else ())
 
 
@@ -154,7 +190,7 @@ class SiteLine:
         self.token = config.token
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_DOWN)
-        self.socket.setsockopt(zmq.IDENTITY, f"site/{config.site}".encode())
+        self.socket.setsockopt(zmq.IDENTITY, config.identity)
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.silence: Silence[str] = Silence(config.stall)
         # a host that vanished, or a launcher that was stopped, does not close the connection

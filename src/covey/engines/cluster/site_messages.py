@@ -30,6 +30,7 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     """
 
     site: int
+    life: int = 0  # how many sites of this number were lost before
     token: bytes = NONE  # of the run
     launcher: str  # the endpoint at which sites are awaited
     key: str = ""  # the launcher's public key; none: --insecure
@@ -42,6 +43,12 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     roles: list[str] = msgspec.field(default_factory=list)  # who will live there, for engines that show names
     stall: float = STALL  # seconds for which a process may give no sign of life
     secret: bytes = b""  # of the sites, by which those of one machine know each other when they share memory
+    apart: bool = False  # the run goes on without this site when it is lost, so others share nothing with it
+
+    @property
+    def identity(self) -> bytes:
+        """By which the launcher knows this site, and no earlier one of its number."""
+        return site_identity(self.site, self.life)
 
     @property
     def called(self) -> str:
@@ -62,6 +69,11 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
         """The config and what was handed over, as a site reads them."""
         data = msgspec.msgpack.encode(self)
         return len(data).to_bytes(8, "big") + data + handed
+
+
+def site_identity(number: int, life: int) -> bytes:
+    """What a site calls itself on its line: one that replaces a lost one has another name than that."""
+    return f"site/{number}{f'.{life}' if life else ''}".encode()
 
 
 class SiteMessage(msgspec.Struct, frozen=True, tag=True):
@@ -106,6 +118,12 @@ class Heartbeat(SiteMessage, frozen=True):
     stopped: list[tuple[Address, str]] = []  # with the letter by which Linux says how
 
 
+class SitesReached(SiteMessage, frozen=True):
+    """The hosts of these sites have answered."""
+
+    sites: list[int]
+
+
 class LayMemory(SiteMessage, frozen=True):
     """Lay memory for these roles of this machine; `common`: and for what all roles of the run have in common."""
 
@@ -129,6 +147,19 @@ class StartRoles(Secretive, SiteMessage, frozen=True):
     sharing: list[Address] = []  # the roles that share the memory of this machine; empty: those that start here
 
 
+class RenewRole(Secretive, SiteMessage, frozen=True):
+    """Start a role again whose process was lost, here or on a site before this one."""
+
+    who: Address
+    work: bytes  # with its keys
+
+
+class ReachSites(SiteMessage, frozen=True):
+    """Try to reach the hosts of these sites, at these addresses."""
+
+    addresses: dict[int, str]
+
+
 class LeaveRun(SiteMessage, frozen=True):
     """The run is over."""
 
@@ -136,8 +167,8 @@ class LeaveRun(SiteMessage, frozen=True):
     why: str = ""  # if not
 
 
-Upward = Arrived | MemoryShared | SiteFailed | ProcessGone | Heartbeat
-Downward = LayMemory | FetchMemory | StartRoles | LeaveRun
+Upward = Arrived | MemoryShared | SiteFailed | ProcessGone | Heartbeat | SitesReached
+Downward = LayMemory | FetchMemory | StartRoles | RenewRole | ReachSites | LeaveRun
 
 upward: WireFormat[Upward] = WireFormat("word up the line to the sites", Upward)
 configs: WireFormat[SiteConfig] = WireFormat("config of a site", SiteConfig)

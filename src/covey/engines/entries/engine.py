@@ -29,7 +29,8 @@ class Engine(ABC):
     A subclass is a dataclass: its fields are the settings in `--engine name(setting=value)`, and the first line of its
     docstring says where its sites run. It must have `places`. All else it may have: `needs`, a Python package, and
     `install`, the command that installs it; `refuses`, the options that it does not take, each with the end of a
-    sentence that says what would work; `check`, what `covey doctor` reports.
+    sentence that says what would work; `goes_on`, whether its places can start a lost site again; `check`, what `covey
+    doctor` reports.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class Engine(ABC):
     needs: ClassVar[str] = ""
     install: ClassVar[str] = ""
     refuses: ClassVar[Mapping[str, str]] = {"hosts": "which finds its hosts itself: omit it"}
+    goes_on: ClassVar[bool] = False
 
     @abstractmethod
     def places(self, workers: int, hosts: Path | None) -> Places:

@@ -23,6 +23,7 @@ class LabEngine(Engine):
     rate: str = "unshaped"  # of each link, or of each host's in order, with commas between
     cpu: float | str = ""  # cores of each host; by default an equal share
 
+    goes_on = True
     refuses: ClassVar[Mapping[str, str]] = {
         "hosts": "which makes its hosts itself: the engine 'lab(hosts=4)'",
         "interface": "whose roles use its shaped links: omit it",

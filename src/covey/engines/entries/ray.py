@@ -28,6 +28,7 @@ class RayEngine(Engine):
 
     needs = "ray"
     install = "pip install 'covey[ray]'"
+    goes_on = True
     refuses: ClassVar[Mapping[str, str]] = {"hosts": "which knows its nodes: the engine 'ray(address=HOST:PORT)'"}
 
     def __post_init__(self) -> None:

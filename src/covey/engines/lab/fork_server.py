@@ -43,6 +43,7 @@ class SiteEnded(msgspec.Struct, frozen=True):
 
     host: str
     status: int
+    life: int = 0  # which of the sites that this host has had
 
 
 _invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", list[Invitation])
@@ -50,16 +51,16 @@ ends: WireFormat[SiteEnded] = WireFormat("word of the parent of hosts", SiteEnde
 
 
 def hatch(line: socket.socket, warm: str) -> None:
-    """Fork a site for each invitation; stay until the launcher goes."""
+    """Fork a site for each invitation, also for those that come later; stay until the launcher goes."""
     import torch._dynamo  # noqa: F401  # what roles need, once for all: see the fork server
 
     import_module(warm)
     invitations = _invitations.read(read(line), "the launcher")
     handed = read(line)
     gc.freeze()
-    sites = {_fork(line, invitation, handed): invitation.host for invitation in invitations}
+    sites = {_fork(line, invitation, handed): invitation for invitation in invitations}
     try:
-        _watch(line, sites)
+        _watch(line, sites, handed)
     finally:
         for pid in sites:
             os.kill(pid, signal.SIGKILL)  # its fork server sees it, and ends its roles
@@ -84,7 +85,7 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
-def _watch(line: socket.socket, sites: dict[int, str]) -> None:
+def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes) -> None:
     handles = {os.pidfd_open(pid): pid for pid in sites}
     poll = select.poll()
     poll.register(line, select.POLLIN | select.POLLHUP)
@@ -93,13 +94,18 @@ def _watch(line: socket.socket, sites: dict[int, str]) -> None:
     while True:
         for ready, _ in poll.poll():
             if ready == line.fileno():
-                return
+                for invitation in _invitations.read(read(line), "the launcher"):
+                    sites[pid := _fork(line, invitation, handed)] = invitation
+                    handles[handle := os.pidfd_open(pid)] = pid
+                    poll.register(handle, select.POLLIN)
+                continue
             poll.unregister(ready)
             pid = handles.pop(ready)
             os.close(ready)
             _, status = os.waitpid(pid, 0)
+            ended = sites.pop(pid)
             with suppress(OSError):
-                write(line, msgspec.msgpack.encode(SiteEnded(sites.pop(pid), status)))
+                write(line, msgspec.msgpack.encode(SiteEnded(ended.host, status, ended.config.life)))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from typing import NamedTuple
 from covey.engines.lab import quota
 from covey.engines.lab.iproute import LabError, batch, show
 from covey.engines.lab.name import NETNS, Name, named
+from covey.engines.process import liveness
 from covey.errors import PlanError
 
 LOCK = Path("/run/covey-lab.lock")
 ENDING = 5.0  # seconds for killed processes to be gone
+LEAVING = 2.0  # seconds for those whose parent was killed to end by themselves
 
 
 class LinkBytes(NamedTuple):
@@ -42,13 +44,33 @@ class Lab:
 
     def cut(self, host: str) -> None:
         """Nothing passes this host's data link any more; it keeps its addresses, and what is sent is lost."""
-        self._set(host, "down")
+        self._port(host)
+        batch("ip", [f"link set {host} down"], self.name.switch)
 
     def restore(self, host: str) -> None:
-        self._set(host, "up")
+        """Let its links work again; a run that went on without a host that was killed has it start anew."""
+        self._port(host)
+        batch("ip", [f"link set {port} up" for port in (host, control(host))], self.name.switch)
 
     def is_cut(self, host: str) -> bool:
         return "UP" not in self._port(host)["flags"]
+
+    def kill(self, host: str) -> None:
+        """End a host as a power cut does: its processes die, and nothing passes its links until it is restored."""
+        self._port(host)
+        batch("ip", [f"link set {port} down" for port in (host, control(host))], self.name.switch)
+        self.end(host)
+
+    def end(self, host: str) -> None:
+        """Kill a host's site, whose fork server ends its roles and removes their files; then whatever is left."""
+        space = self.name.host(host)
+        pids, until = _pids(space), time.monotonic() + LEAVING
+        for pid in {*pids} - {child for parent in pids for child in liveness.children(parent)}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while _pids(space) and time.monotonic() < until:
+            time.sleep(0.02)
+        _end([space])
 
     def traffic(self, host: str) -> LinkBytes:
         """Since the lab was made; what the switch hears from a host is what that has sent."""
@@ -66,15 +88,16 @@ class Lab:
         for place in quota.left(str(self.name)):
             quota.remove(place)
 
-    def _set(self, host: str, state: str) -> None:
-        self._port(host)
-        batch("ip", [f"link set {host} {state}"], self.name.switch)
-
     def _port(self, host: str) -> dict[str, dict[str, dict[str, int]]]:
         if host not in self.hosts:
             raise PlanError(f"{self.name} has no host {host}; it has {', '.join(self.hosts)}")
         (port,) = show("-s", "link", "show", host, namespace=self.name.switch)
         return port  # type: ignore[no-any-return]
+
+
+def control(host: str) -> str:
+    """The switch's end of a host's unshaped link."""
+    return f"c{host[1:]}"
 
 
 def labs() -> list[Lab]:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
 from covey.engines.process.child_process import read, write
 from covey.engines.process.forking.role_processes import describe
+from covey.errors import PeerLost
 
 PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
 
@@ -37,7 +38,7 @@ class LabPlaces(Places):
         self.groups: dict[str, Path] = {}
         self.parent: subprocess.Popen[bytes] | None = None  # of all sites
         self.line: socket.socket | None = None
-        self.living: set[str] = set()
+        self.living: dict[str, int] = {}  # which site each host has, of those that it has had
 
     def pids(self) -> list[int]:
         return [self.parent.pid] if self.parent else []
@@ -56,16 +57,21 @@ class LabPlaces(Places):
     def invite(self, configs: Sequence[SiteConfig], handed: bytes) -> None:
         assert self.lab is not None, "a lab is opened first"
         self.line = self._start(configs[0])
-        self.living = set(self.hosts)
-        invitations = [
-            Invitation(
-                config=msgspec.structs.replace(config, interface=networks.DATA), host=host,
-                namespace=self.lab.name.host(host), group=str(self.groups.get(host, "")),
-            ) for config, host in zip(configs, self.hosts, strict=True)
-        ]  # fmt: skip
+        self.living = dict.fromkeys(self.hosts, 0)
         with suppress(OSError):  # it has died at once: `lost` will say so
-            write(self.line, msgspec.msgpack.encode(invitations))
+            write(self.line, msgspec.msgpack.encode([self._invitation(config) for config in configs]))
             write(self.line, handed)
+
+    def invite_again(self, config: SiteConfig) -> bool:
+        assert self.lab is not None and self.line is not None, "sites are lost after they were invited"
+        host = self.hosts[config.site]
+        if self.lab.is_cut(host):
+            return False
+        self.lab.end(host)
+        self.living[host] = config.life
+        with suppress(OSError):
+            write(self.line, msgspec.msgpack.encode([self._invitation(config)]))
+        return True
 
     def begin(self) -> None:
         """All roles are ready. The quotas hold from now on, so that a slow host does not import torch slowly."""
@@ -74,13 +80,17 @@ class LabPlaces(Places):
                 quota.limit(self.groups[host], share)
 
     def lost(self) -> str:
-        return self._news(0.0)
+        return next(iter(self.ended().values()), "")
+
+    def ended(self) -> dict[int, str]:
+        return dict(self._news(0.0))
 
     def close(self, well: bool) -> None:
         try:
             until = time.monotonic() + (PATIENCE if well else HASTE)
             while self.living and (left := until - time.monotonic()) > 0:
-                self._news(left)
+                with suppress(PeerLost):
+                    dict(self._news(left))
             if self.line and self.parent:
                 self.line.close()  # the parent ends what is left
                 with suppress(subprocess.TimeoutExpired):
@@ -101,14 +111,24 @@ class LabPlaces(Places):
             )  # fmt: skip
         return ours
 
-    def _news(self, patience: float) -> str:
-        """What has ended within `patience` seconds, in words."""
-        if self.line is None or not select.select([self.line], [], [], patience)[0]:
-            return ""
-        try:
-            ended = ends.read(read(self.line), "the parent of hosts")
-        except (SystemExit, OSError):
-            self.living.clear()
-            return "the parent of the lab's hosts has died, and all roles with it"
-        self.living.discard(ended.host)
-        return f"the site on {ended.host} {describe(os.waitstatus_to_exitcode(ended.status))}, and its roles with it"
+    def _invitation(self, config: SiteConfig) -> Invitation:
+        assert self.lab is not None, "a lab is opened first"
+        host = self.hosts[config.site]
+        return Invitation(
+            config=msgspec.structs.replace(config, interface=networks.DATA), host=host,
+            namespace=self.lab.name.host(host), group=str(self.groups.get(host, "")),
+        )  # fmt: skip
+
+    def _news(self, patience: float) -> Iterator[tuple[int, str]]:
+        """The sites that have ended within `patience` seconds, each with how, in words."""
+        while self.line and select.select([self.line], [], [], patience)[0]:
+            patience = 0.0
+            try:
+                ended = ends.read(read(self.line), "the parent of hosts")
+            except (SystemExit, OSError):
+                self.living.clear()
+                raise PeerLost("the parent of the lab's hosts has died, and all roles with it") from None
+            if self.living.get(ended.host) == ended.life:  # else another site is there already
+                del self.living[ended.host]
+                how = describe(os.waitstatus_to_exitcode(ended.status))
+                yield self.hosts.index(ended.host), f"the site on {ended.host} {how}, and its roles with it"

@@ -21,12 +21,17 @@ CONFESS_EVERY = 0.2  # seconds
 LISTEN = 100  # milliseconds after which a waiting role wakes up for a moment
 
 
+def line_identity(who: Address, life: int = 0) -> bytes:
+    """What a role calls itself on its line to the launcher, in each of its lives."""
+    return f"{who.role}/{who.rank}{f'.{life}' if life else ''}".encode()
+
+
 class RoleLine:
     """A role's end of the control line."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Address, key_ring: KeyRing | None = None,
-        token: bytes = NONE,
+        token: bytes = NONE, life: int = 0,
     ) -> None:  # fmt: skip
         self.token = token
         self.refusals = Refusals()
@@ -38,7 +43,7 @@ class RoleLine:
         if key_ring:
             key_ring.open(self.socket, LAUNCHER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_DOWN)
-        self.socket.setsockopt(zmq.IDENTITY, f"{me.role}/{me.rank}".encode())
+        self.socket.setsockopt(zmq.IDENTITY, line_identity(me, life))
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.connect(endpoint)
 
@@ -82,7 +87,9 @@ class Switchboard:
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, roles: Iterable[Address],
         key_ring: KeyRing | None = None, guard: ConnectionGuard | None = None, token: bytes = NONE,
     ) -> None:  # fmt: skip
-        self.names = {f"{address.role}/{address.rank}".encode(): address for address in roles}
+        self.names = {line_identity(address): address for address in roles}
+        self.identities = {address: name for name, address in self.names.items()}
+        self.past: set[bytes] = set()  # the identities of lives that are over
         self.guard, self.token = guard, token
         self.refusals = guard.refusals if guard else Refusals()
         self.socket = context.socket(zmq.ROUTER)
@@ -102,15 +109,29 @@ class Switchboard:
     def tell(self, roles: Iterable[Address], word: control.Downward) -> None:
         data = seal(self.token, word)
         for address in roles:
-            self.socket.send_multipart([f"{address.role}/{address.rank}".encode(), data])
+            self.socket.send_multipart([self.identities[address], data])
+
+    def forget(self, who: Address) -> None:
+        """Hear no more of this life of a role: its words may be late, or it may live on beyond a broken link."""
+        self.past.add(self.identities[who])
+        self.names.pop(self.identities[who], None)
+
+    def renew(self, who: Address, life: int) -> None:
+        """Hear another life of a role, and no earlier one."""
+        self.forget(who)
+        self.identities[who] = line_identity(who, life)
+        self.names[self.identities[who]] = who
 
     def heard(self) -> Iterator[tuple[Address, control.Upward]]:
         """What the roles have said since the last time; never waits. What no role says is refused, and counted."""
         for _ in range(AT_ONCE):
             if not self.socket.poll(0):
                 return
+            name, *parts = self.socket.recv_multipart(copy=False)
+            if name.bytes in self.past:
+                continue
             try:
-                yield self._read(*self.socket.recv_multipart(copy=False))
+                yield self._read(name, *parts)
             except WireError as error:
                 self.refusals.note(str(error))
 

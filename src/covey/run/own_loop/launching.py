@@ -15,6 +15,7 @@ import msgspec
 from covey.checkpoint import CheckpointDirectory
 from covey.engines import machine
 from covey.engines.cluster.cluster_processes import ClusterProcesses
+from covey.engines.cluster.losses.elastic_cluster import ElasticCluster
 from covey.engines.entries import Engine
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.engines.local import LocalProcesses
@@ -174,7 +175,8 @@ def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
         return LocalProcesses(joined_role.__name__, loop.threads, parse_duration(loop.options.processes.stall))
     places = places_of(engine, len(loop.plan.limits), loop.options)
     terms = terms_of(loop.options, loop.threads)
-    return ClusterProcesses(places, terms, joined_role.__name__, loop.script.path, loop.handed, loop.plan.roles)
+    kind = ElasticCluster if loop.plan.elastic else ClusterProcesses
+    return kind(places, terms, joined_role.__name__, loop.script.path, loop.handed, loop.plan.roles)
 
 
 def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
@@ -237,5 +239,6 @@ def _lead(
 def _renewal(loop: Loop, processes: StartableProcesses, log: MembershipLog) -> Renewal | None:
     if not loop.plan.elastic:
         return None
-    assert isinstance(processes, LocalProcesses), "other engines refuse to go on after a loss"
-    return Renewal(Deaths(deaths_survived(loop.options.checkpoints)), processes.renew, log)
+    assert isinstance(processes, LocalProcesses | ElasticCluster), "other engines refuse to go on after a loss"
+    deaths = Deaths(deaths_survived(loop.options.checkpoints))
+    return Renewal(deaths, processes.renew, log, renewable=processes.renewable, patience=processes.patience)

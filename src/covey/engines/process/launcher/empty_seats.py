@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from covey.engines.process import control
+from covey.engines.process.control_lines import Switchboard
+from covey.engines.process.launcher.roster import Roster
+from covey.engines.process.launcher.run_processes import LOST_WITH
+from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.worker_scaling import ScaledSeats
+from covey.errors import PeerLost
 from covey.membership import Deaths, workers
 from covey.message import Address
+from covey.names import option
 from covey.observe.membership import MembershipEvent, MembershipLog
 from covey.observe.progress import Phase
+
+BY_SIGNAL = "exited with signal "
+KILLED = "killed by signal "
+TOLD_TO_LEAVE = f"{KILLED}{int(signal.SIGTERM)}"
 
 
 class HeardWords(Protocol):
@@ -35,10 +48,35 @@ class Renewal:
     joining: Callable[[Sequence[Address]], list[Address]] = lambda empty: []  # which of these are to be taken now
     scaling: ScaledSeats | None = None  # what decides how many workers there are
     release: Callable[[Address], None] = lambda who: None  # lets one go when its batch is through
+    renewable: Callable[[Address], bool] = lambda who: True  # whether the host of a lost one is there
+    patience: float = math.inf  # seconds that others may wait for a host
 
     def endpoint_of_nobody(self, who: Address, life: int) -> str:
         """Where the others send, and nobody hears, while a seat is empty."""
         return f"{self.nowhere}{who.rank}.{life}"
+
+    def due(self, seat: EmptySeat) -> bool:
+        """Whether the next life of a lost one can begin now; if others wait in vain for its host, the run ends."""
+        now = time.monotonic()
+        if now < seat.due:
+            return False
+        if self.renewable(seat.who):
+            return True
+        if seat.missed and now - seat.died > self.patience:
+            raise PeerLost(
+                f"{seat.who} was {seat.event.cause}, which did not come back within {self.patience:g} s, and others "
+                f"wait for it; a longer {option('stall')} gives it more time, and a range of workers goes on without",
+                str(seat.who),
+            )
+        return False
+
+
+def cause_of(how: str) -> str:
+    """Why a lost role is replaced, from how it ended; empty if it ended by itself, which ends the run."""
+    if how.startswith(LOST_WITH):
+        return f"lost with {how.removeprefix(LOST_WITH).split(',')[0]}"
+    number = how.removeprefix(BY_SIGNAL).split(",")[0]
+    return f"{KILLED}{number}" if how.startswith(BY_SIGNAL) else ""
 
 
 @dataclass(slots=True)
@@ -52,9 +90,11 @@ class EmptySeat:
     died: float
     due: float  # when its next life may begin
     forked: bool = False
+    bound: bool = False  # its endpoint is known
     ready: bool = False
     told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
     missed: bool = True  # the others may wait for it from the beginning
+    wanted: bool = False  # they will, as soon as its endpoint is known
     announced: bool = False  # the others know of its next life, and may wait for it
 
     @property
@@ -92,3 +132,52 @@ class EmptySeats(dict[Address, EmptySeat]):
         """
         unknown, unseated = self.unknown - {seat.who} | empty, self.unseated(seat)
         return {who: life - (who in unknown) - (who in unseated) for who, life in lives.items()}
+
+
+class Introductions:
+    """Who speaks to whom, where roles are born again."""
+
+    def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None) -> None:
+        self.roster, self.board, self.renewal = roster, board, renewal
+        self.seats = EmptySeats()
+        self.endpoints: dict[Address, str] = {}  # of all that were born again
+        self.book: dict[str, str] = {}  # the newest endpoint of every role, where roles choose their ports
+        self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
+        self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
+
+    def _bind(self, seat: EmptySeat, heard: HeardWords) -> None:
+        """Where roles choose their ports, a new life says which, and learns those of the others."""
+        if word := heard.inbox.get(control.Bound, {}).pop(seat.who, None):
+            self.book[str(seat.who)] = word.endpoint
+            self.board.tell([seat.who], control.Endpoints(self.book))
+            self._bound(seat, word.endpoint)
+
+    def _bound(self, seat: EmptySeat, endpoint: str) -> None:
+        seat.bound, self.endpoints[seat.who] = True, endpoint
+        seat.missed |= seat.wanted
+        if seat.missed:
+            self._announce(seat)
+
+    def _announce(self, seat: EmptySeat) -> None:
+        """Have the others speak to a new life, for which they wait from then on; who is being built hears it later."""
+        seat.announced = True
+        building = {who for who, other in self.seats.items() if not other.ready}
+        self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
+
+    def _introduce(self, seat: EmptySeat) -> None:
+        for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were born again, or are gone
+            self._install(who, [seat.who])
+        assert self.renewal is not None
+        for who, other in self.seats.unseated(seat).items():
+            nowhere = self.renewal.endpoint_of_nobody(who, other.life - 1)
+            self.board.tell([seat.who], control.Install(who, other.life - 1, nowhere, empty=True))
+
+    def _listeners(self, seat: EmptySeat) -> list[Address]:
+        """Who must speak to the new life before it enters: all that the others know."""
+        gone = self.seats.unknown | self.finished | {seat.who}
+        return [who for who in (*self.roster.roles, SCORER) if who not in gone]
+
+    def _install(self, who: Address, listeners: Sequence[Address]) -> None:
+        assert self.renewal is not None
+        life, empty = self.renewal.deaths.lives[who], who in self.empty
+        self.board.tell(listeners, control.Install(who, life, self.endpoints[who], empty))

@@ -153,7 +153,8 @@ class Monitor:
 
     def silent(self) -> list[Address]:
         """The roles that have neither sent anything nor used the CPU for too long; where all only wait, an error."""
-        return self.stalls.silent(moving=self.phase in ("warming", "training", "stopping"))
+        moving = self.phase in ("warming", "training", "stopping") and not self.rebirths.awaited
+        return self.stalls.silent(moving)
 
     def left(self) -> list[str]:
         """Wait until all roles have left. The run has its result: a stopped role is only reported, and killed."""

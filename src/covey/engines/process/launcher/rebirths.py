@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from covey.engines.process import control
+from covey.engines.process.contacts import ANY
 from covey.engines.process.control_lines import Switchboard
-from covey.engines.process.launcher.empty_seats import EmptySeat, EmptySeats, HeardWords, Renewal
+from covey.engines.process.launcher.empty_seats import (
+    TOLD_TO_LEAVE,
+    EmptySeat,
+    HeardWords,
+    Introductions,
+    Renewal,
+    cause_of,
+)
 from covey.engines.process.launcher.roster import RoleRecord, Roster, all_ended, unended
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PeerLost
@@ -17,20 +24,16 @@ from covey.membership import by_seniority, copies_lost, go_on, too_few
 from covey.message import Address
 from covey.observe.membership import MembershipLog
 
-BY_SIGNAL = "exited with signal "
 REPLACED_IN = ("training", "scoring", "saving", "stopping")  # phases of a run
 ENTERED_IN = ("training", "stopping")  # while the model is scored, or kept, nobody computes
 
 
-class Rebirths:
+class Rebirths(Introductions):
     """The empty seats of a run. Every other role first drops its link to the old life: nothing of it comes later."""
 
     def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]) -> None:
-        self.roster, self.board, self.renewal, self.say = roster, board, renewal, say
-        self.seats = EmptySeats()
-        self.endpoints: dict[Address, str] = {}  # of all that were born again
-        self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
-        self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
+        super().__init__(roster, board, renewal)
+        self.say = say
         self.returning: dict[Address, EmptySeat] = {}  # of the empty ones, those whose workers died and come back
         self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
         self.copying: dict[Address, EmptySeat] = {}  # of servers, where a new copy has not what the others hold
@@ -77,11 +80,12 @@ class Rebirths:
     def lost(self, who: Address, how: str, heard: HeardWords) -> bool:
         """Note the end of a process; whether the run goes on without it, for a while or for good."""
         copies = self.renewal.deaths.copies.get(who, ()) if self.renewal else ()
-        able = (copies or who in self.roster.trainers) and how.startswith(BY_SIGNAL)
+        able = (copies or who in self.roster.trainers) and (cause := cause_of(how))
         if self.renewal is None or not self.begun or not able or heard.phase not in REPLACED_IN:
             return False
-        heard.hear()  # its last words
-        check_copies(self, who, copies)
+        heard.hear()  # its last words: later ones would count what others do again
+        self.board.forget(who)
+        self._check_copies(who, copies)
         for kind, box in heard.inbox.items():
             if kind is not control.Saved:  # what is written stays so
                 box.pop(who, None)
@@ -91,8 +95,7 @@ class Rebirths:
         if seen.ended:
             self.finished.add(who)
             return True
-        number = how.removeprefix(BY_SIGNAL).split(",")[0]
-        if self.renewal.least and int(number) == signal.SIGTERM and not all_ended(self.roster, self.empty | {who}):
+        if self.renewal.least and cause == TOLD_TO_LEAVE and not all_ended(self.roster, self.empty | {who}):
             return self._leave(who, "was told to leave")
         try:
             reached = self.roster.samples if copies else self.roster.tallies[who].samples
@@ -104,7 +107,6 @@ class Rebirths:
         step, before = max(0, seen.step, self.first.get(who, 0)), self.seats.get(who)
         if before:  # its next life died before it could begin
             step, before.event.stalled = max(step, before.step), (now - before.died) * before.missed
-        cause = f"killed by signal {number}"
         event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=self.workers)
         seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
         left = len(unended(self.roster, self.finished | self.seats.keys() | {who}))
@@ -120,6 +122,10 @@ class Rebirths:
     def workers(self) -> int:
         """Seats that are taken, or will be in a moment."""
         return len(self.roster.trainers) - len(self.empty - self.returning.keys())
+
+    def _check_copies(self, who: Address, copies: Sequence[Address]) -> None:
+        if copies and not any(map(self.holds, set(copies) - {who})):
+            raise copies_lost(who)
 
     def _leave(self, who: Address, cause: str) -> bool:
         """A worker is gone, and its seat stays empty until somebody joins."""
@@ -165,9 +171,14 @@ class Rebirths:
         self._take(replace(self.returning.pop(who), life=self.renewal.deaths.next_life(who), step=0))
 
     def _await(self, seat: EmptySeat) -> None:
+        """The others wait for a new life from now on, or from when its endpoint is known."""
+        assert self.renewal is not None
+        if not seat.forked and self.renewal.renewable(seat.who):
+            self._fork(seat)
+        if not seat.bound:
+            seat.wanted = True
+            return
         seat.missed = True
-        if not seat.forked:
-            return self._fork(seat)
         if seat.ready:
             self._introduce(seat)
         self._announce(seat)
@@ -181,7 +192,7 @@ class Rebirths:
         if isinstance(word, control.Resumed):
             self.entered.discard(word.who or by)
             if seat := self.copying.pop(by, None):
-                self._tell(seat)
+                self.say(seat.filled(time.monotonic(), self.workers))
             return self.roster.tallies[word.who or by].resume(word.samples)
         if (seat := self.seats.get(word.who)) and seat.life == word.life:
             seat.told[by] = word
@@ -193,7 +204,7 @@ class Rebirths:
         """
         self.seconds = seconds
         if self.renewal and self.renewal.least and heard.phase == "training":
-            for who in [who for who, seat in self.returning.items() if time.monotonic() >= seat.due]:
+            for who in [who for who, seat in self.returning.items() if self.renewal.due(seat)]:
                 self._return(who)
             for who in self.renewal.joining(sorted(self.empty - self.returning.keys())):
                 self._join(who)
@@ -202,8 +213,11 @@ class Rebirths:
             self._fill(seat, heard, orders)
 
     def _fill(self, seat: EmptySeat, heard: HeardWords, orders: Sequence[control.Downward]) -> None:
-        if not seat.forked and time.monotonic() >= seat.due:
+        assert self.renewal is not None
+        if not seat.forked and self.renewal.due(seat):
             self._fork(seat)
+        if seat.forked and not seat.bound:
+            self._bind(seat, heard)
         if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
             seat.ready = True
             if seat.missed:
@@ -217,8 +231,13 @@ class Rebirths:
             self._enter(seat, orders)
 
     def _scale(self) -> None:
+        """Have as many workers as are worth it; nobody goes or comes while somebody comes or has ended."""
         assert self.renewal is not None
-        who = seat_to_change(self)
+        present = {who: self.life(who) for who in self.roster.trainers if who not in self.empty}
+        waits = not self.settled or self.returning or any(self.roster.seen[who].ended for who in present)
+        if self.renewal.scaling is None or waits:
+            return
+        who = self.renewal.scaling.look(self.seconds, self.roster.samples, present, self.empty)
         if who in self.empty:
             self._join(who)
         elif who is not None:
@@ -228,33 +247,10 @@ class Rebirths:
         assert self.renewal is not None
         seat.forked = True
         lives = self.seats.known_lives(seat, self.renewal.deaths.lives, self.empty)
-        self.endpoints[seat.who] = self.renewal.start(seat.who, lives)
-        if seat.missed:
-            self._announce(seat)
-
-    def _announce(self, seat: EmptySeat) -> None:
-        """Have the others speak to a new life, for which they wait from then on; who is being built hears it later."""
-        seat.announced = True
-        building = {who for who, other in self.seats.items() if not other.ready}
-        self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
-
-    def _introduce(self, seat: EmptySeat) -> None:
-        for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were born again, or are gone
-            self._install(who, [seat.who])
-        assert self.renewal is not None
-        for who, other in self.seats.unseated(seat).items():
-            nowhere = self.renewal.endpoint_of_nobody(who, other.life - 1)
-            self.board.tell([seat.who], control.Install(who, other.life - 1, nowhere, empty=True))
-
-    def _listeners(self, seat: EmptySeat) -> list[Address]:
-        """Who must speak to the new life before it enters: all that the others know."""
-        gone = self.seats.unknown | self.finished | {seat.who}
-        return [who for who in (*self.roster.roles, SCORER) if who not in gone]
-
-    def _install(self, who: Address, listeners: Sequence[Address]) -> None:
-        assert self.renewal is not None
-        life, empty = self.renewal.deaths.lives[who], who in self.empty
-        self.board.tell(listeners, control.Install(who, life, self.endpoints[who], empty))
+        endpoint = self.renewal.start(seat.who, lives)
+        self.board.renew(seat.who, lives[seat.who])
+        if not endpoint.endswith(ANY):
+            self._bound(seat, endpoint)
 
     def _enter(self, seat: EmptySeat, orders: Sequence[control.Downward]) -> None:
         ended = [*(who for who, word in seat.told.items() if word.ended), *sorted(self.finished - self.empty)]
@@ -268,26 +264,4 @@ class Rebirths:
         if self.renewal and seat.who in self.renewal.deaths.copies:
             self.copying[seat.who] = seat
         else:
-            self._tell(seat)
-
-    def _tell(self, seat: EmptySeat) -> None:
-        self.say(seat.filled(time.monotonic(), self.workers))
-
-
-def seat_to_change(run: Rebirths) -> Address | None:
-    """Whom to release, or which empty seat to fill, so that there are as many workers as are worth it.
-
-    Nobody while somebody comes or has ended.
-    """
-    assert run.renewal is not None
-    present = {who: run.life(who) for who in run.roster.trainers if who not in run.empty}
-    if not run.renewal.scaling or not run.settled or run.returning:
-        return None
-    if any(run.roster.seen[who].ended for who in present):
-        return None
-    return run.renewal.scaling.look(run.seconds, run.roster.samples, present, run.empty)
-
-
-def check_copies(run: Rebirths, who: Address, copies: Sequence[Address]) -> None:
-    if copies and not any(run.holds(other) for other in copies if other != who):
-        raise copies_lost(who)
+            self.say(seat.filled(time.monotonic(), self.workers))

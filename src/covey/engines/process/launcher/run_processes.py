@@ -9,6 +9,9 @@ import zmq
 
 from covey.message import Address
 
+LOST_WITH = "was lost with "
+"""How the end of a role begins, in words, whose host was lost."""
+
 
 class RunProcesses(Protocol):
     """The processes of a run, as a launcher holds them."""

@@ -48,7 +48,8 @@ class RoleLines:
         keep_memory()
         self.me, self.contacts, self.key_ring = me, contacts, contacts.key_ring(me)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.line = RoleLine(self.context, contacts.launcher, me, self.key_ring, contacts.token)
+        life = contacts.lives.get(str(me), 0)
+        self.line = RoleLine(self.context, contacts.launcher, me, self.key_ring, contacts.token, life)
         self.links: ZmqTransport | None = None
 
     def __enter__(self) -> RoleLines:
@@ -67,7 +68,7 @@ class RoleLines:
         self.links = ZmqTransport(
             self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring,
             token=self.contacts.token, refusals=self.line.refusals,
-            memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT else None,
+            memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT and self.me in SEGMENT[0].places else None,
             lives={address(name): life for name, life in self.contacts.lives.items()},
         )  # fmt: skip
         if self.contacts.open:
