@@ -143,3 +143,6 @@ def test_bad_requests(tmp_path: Path) -> None:
     assert "there is no file" in told(str(tmp_path / "none.json"))
     assert "no policy 'best'" in told("--policies", "best")
     assert "a count at most 10,000" in told("--count", "10001")
+    assert "says which jobs there are: omit it, or --count, --seed" in told(str(WRITTEN), "--count", "9", "--seed", "0")
+    assert "--write rehearses nothing: omit it, or --slice" in told("--write", str(tmp_path / "set"), "--slice", "9s")
+    assert "--slice 0s: a job keeps its slots for some time" in told(str(WRITTEN), "--slice", "0s")

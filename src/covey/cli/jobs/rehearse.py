@@ -16,7 +16,12 @@ from covey.errors import PlanError
 DRAWN = "Jobs like recorded runs"
 
 
+OF_DRAWN = ("runs", "count", "slots", "load", "mean", "seed")
+OF_REHEARSAL = ("policies", "slice", "start", "json", "quiet")
+
+
 def command(
+    given: typer.Context,
     jobs: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A set of jobs, which --write writes.")] = None,
     runs: Annotated[
         Path | None, flag("--runs", "DIR", "The records whose curves are replayed. (usual: COVEY_RUNS, or runs)", DRAWN)
@@ -50,12 +55,18 @@ def command(
         from covey.policy.sharing import POLICIES, sharing_policy
         from covey.simulate.units import parse_duration
 
+        if jobs is not None:
+            _refuse(given, OF_DRAWN, f"{jobs} says which jobs there are: omit it, or")
+        if write is not None:
+            _refuse(given, OF_REHEARSAL, "--write rehearses nothing: omit it, or")
         if not 0 < load <= 10 or count > 10_000:
             raise PlanError(f"--load {load} --count {count}: a load is above 0 and at most 10, a count at most 10,000")
         names = [name.strip() for name in policies.split(",") if name.strip()] or list(POLICIES)
         for name in names:
             sharing_policy(name)
-        times = RehearsalTimes(slice=float(parse_duration(slice)) or 60.0, start=float(parse_duration(start)))
+        times = RehearsalTimes(slice=float(parse_duration(slice)), start=float(parse_duration(start)))
+        if times.slice <= 0:
+            raise PlanError(f"--slice {slice}: a job keeps its slots for some time, such as 60s")
         if jobs is not None:
             chosen = read_set(jobs)
         else:
@@ -70,3 +81,15 @@ def command(
             json_file.write(json, msgspec.json.encode(found).decode() + "\n")
         if json != json_file.OUTPUT:
             print_rehearsals(json_file.console(json), chosen, found)
+
+
+def _refuse(given: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """Refuse flags that would not be read."""
+    unread = [f"--{name}" for name in names if _typed(given, name)]
+    if unread:
+        raise PlanError(f"{why} {', '.join(unread)}")
+
+
+def _typed(given: typer.Context, name: str) -> bool:
+    source = given.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
