@@ -189,3 +189,19 @@ def test_a_transform_is_timed_in_cpu_seconds() -> None:
 
     assert time_transform(mlp()) == 0
     assert 0.008 <= time_transform(mlp(transform=dear)) < 1  # batches of 8
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "--workers 4"),
+        ({"until": "accuracy>=0.9"}, f"--workers 4 --until 'accuracy>=0.9' --scores {findings.SCORES}"),
+        ({"epochs": 3}, "--workers 4 --epochs 3"),
+        ({"spot": True, "epochs": 3}, "--workers 2:4 --on-failure continue --epochs 3"),
+        ({"spot": True, "workers": 1}, "--workers 1 --checkpoint kept --on-failure restart"),
+        ({"spot": True, "like": "--engine ray"}, "--workers 4 --checkpoint kept --on-failure restart --engine ray"),
+    ],
+)
+def test_the_command_says_all_that_the_trials_assumed(given: dict[str, Any], words: str) -> None:
+    asked = {"workers": 4, "until": None, "like": "", **given}
+    assert findings.command("x.py", "bsp", **asked) == f"covey run x.py --strategy bsp {words}"

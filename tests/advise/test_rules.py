@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from covey.advise import rules
+from covey.advise.conclude import _risks
 from covey.advise.families import FAMILIES, merit, name_of
 from covey.advise.rules import Suitability
 from covey.catalog import resolve
@@ -98,3 +102,22 @@ def test_resilience_counts_more_the_more_workers_differ() -> None:
     assert merit(steady, 0.0, False) > merit(loose, 0.0, False)
     assert merit(steady, 0.5, False) < merit(loose, 0.5, False)
     assert merit(steady, 0.5, True) > merit(loose, 0.5, True)
+
+
+@pytest.mark.parametrize(
+    ("optimization", "scheduling", "told"),
+    [
+        ("central", "synchronous", []),
+        ("central", "asynchronous", ["a gradient is about 3 updates old when it is applied"]),
+        ("decentral", "synchronous", []),
+        ("decentral", "asynchronous", ["3 settings more to find"]),
+    ],
+)
+def test_more_than_two_settings_are_a_risk(optimization: str, scheduling: str, told: list[str]) -> None:
+    place = SimpleNamespace(optimization=optimization, scheduling=scheduling)
+    row: Any = SimpleNamespace(
+        candidate=SimpleNamespace(risks=[], strategy=SimpleNamespace(taxonomy=place)), failure="",
+        step=SimpleNamespace(staleness=3.0),
+    )  # fmt: skip
+    known: Any = SimpleNamespace(curve=lambda row: SimpleNamespace(missed=False))
+    assert _risks(row, known) == told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
 from tests.conftest import Golden
 from tests.engines.stage import CLUSTER, LINK, ME, SERVER, THIRD, YOU, Log, Ping, Pong, Word, ping, replica, run
-from tests.worlds import mlp, slowed
+from tests.worlds import mlp, perform, slowed
 
 
 class Seen:
@@ -285,3 +287,19 @@ def test_the_same_seed_gives_the_same_trace(golden: Golden) -> None:
 
     assert traced(7) == traced(7) != traced(8)
     golden("chatter.txt", traced(7))
+
+
+def test_work_that_waits_for_the_compute_thread_is_done_in_the_order_of_asking() -> None:
+    asked, done = list[int](), list[int]()
+
+    async def work(node: Node, number: int) -> None:
+        asked.append(number)
+        await node.compute(partial(done.append, number))
+
+    async def program(node: Node, replica: Replica) -> None:
+        for number in range(4):
+            await node.spawn(work(node, number))
+        await node.sleep(1.0)
+
+    perform(program)
+    assert done == asked and sorted(done) == [0, 1, 2, 3]

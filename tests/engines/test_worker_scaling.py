@@ -198,6 +198,15 @@ def test_a_run_with_a_bottlenecked_server_releases_those_who_add_nothing() -> No
     assert result.samples == wide.samples == 250 * 6 * task.step_size
 
 
+def test_numbers_and_ranges_of_workers_are_read() -> None:
+    assert parse_workers(4) == parse_workers(" 4 ") == (4, 0, False) and parse_workers("2:8") == (8, 2, False)
+    assert parse_workers("3:3") == (3, 3, False) and str(parse_workers("2:8")) == "2:8" and parse_workers(4).asked == 4
+    refused = {"many": "write a number", "8:2": "write 2:8", "0": "at least 1", "0:4": "write 1:4", "-1": "a number"}
+    for given, told in {**refused, True: "write a number", 2.5: "write a number", 0: "at least 1"}.items():
+        with pytest.raises(PlanError, match=told):
+            parse_workers(given)  # type: ignore[arg-type]
+
+
 def test_auto_is_read_and_refused_with_a_trace() -> None:
     assert parse_workers("auto:8") == (8, 1, True) and str(parse_workers("auto:8")) == "auto:8"
     assert parse_workers("auto").most >= 1 and parse_workers("auto").asked == f"auto:{parse_workers('auto').most}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +20,15 @@ from covey.federated.aggregation import (
 )
 from covey.federated.aggregator import MeanLoss
 from covey.federated.buffering import ReportBuffer
+from covey.federated.coordinator import HeldModel
 from covey.federated.messages import ClientReport
 from covey.federated.rounds import RoundTerms
 from covey.federated.server_steps import ServerStep, adaptive, momentum, plain
 from covey.message import Address
+from covey.model.replica import Replica
+from covey.program import Memory
 from covey.vector import Vector
+from tests.worlds import Point, sgd
 
 
 def vector(*numbers: float) -> Vector:
@@ -154,3 +160,18 @@ def test_the_loss_of_a_round_is_a_mean_over_samples_of_those_that_are_numbers() 
     for samples, value in ((1, 4.0), (3, 0.0), (100, math.nan)):
         loss.add(ClientReport(0, samples, value, vector(1, 2), vector(0, 0), sender=Address("client", samples)))
     assert loss.result() == 1.0
+
+
+@pytest.mark.parametrize("step", [None, momentum(1.0, 0.9)])
+def test_an_update_that_is_no_number_leaves_the_model_as_it_was(step: ServerStep | None) -> None:
+    node: Any = SimpleNamespace(remember=lambda name, value: Memory(value))
+    replica = Replica(Point(3, torch.float64), sgd(1.0))
+    held = HeldModel(node, replica, step)
+    change = Vector([torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)])
+    assert held.commit(0, change, Vector(())) == ""
+    before, state = replica.flat.clone(), [one.clone() for one in held.state.value]
+    assert not torch.equal(before.parts[0], torch.ones(3).double())
+    wrong = Vector([torch.tensor([1.0, math.inf, 3.0], dtype=torch.float64)])
+    assert held.commit(1, wrong, Vector(())) != ""
+    assert torch.equal(replica.flat.parts[0], before.parts[0])
+    assert all(torch.equal(a.parts[0], b.parts[0]) for a, b in zip(held.state.value, state, strict=True))

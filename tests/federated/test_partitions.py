@@ -52,6 +52,9 @@ def test_dirichlet_shares_have_the_spread_of_their_alpha() -> None:
 def test_labels_gives_each_client_so_many_classes_at_most() -> None:
     found = classes_of(Labels(count=2), 50)  # 100 pieces of 10, and 10 pieces for each class
     assert {len(one) for one in found} <= {1, 2} and set.union(*found) == set(range(10))
+    assert all(len(classes) == 1 for classes in classes_of(Labels(count=1), 10)), "10 pieces of a class each"
+    with pytest.raises(PlanError, match="at least 1 class"):
+        Labels(count=0)
 
 
 def test_sizes_follow_zipf() -> None:

@@ -71,6 +71,8 @@ def test_tensorboard(tmp_path: Path) -> None:
         found = {event.step: util.make_ndarray(event.tensor_proto).item() for event in read.Tensors(name)}
         assert found == history(result, name)
     assert {"train/samples", "train/bytes", "train/loss"} <= set(read.Tags()["tensors"])
+    (text,) = read.Tensors("command/text_summary")
+    assert b"easgd" in util.make_ndarray(text.tensor_proto).item(), "the strategy, where there was no command"
     for name, total in totals(result).items():
         event = read.Tensors(name)[-1]
         assert (event.step, util.make_ndarray(event.tensor_proto).item()) == (result.samples, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import covey
 from covey.data.group_batches import GroupBatches
 from covey.data.shards import Shards
-from covey.errors import CoveyError
+from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.model import build
 from covey.model.replica_spec import ReplicaSpec
@@ -389,3 +390,11 @@ def test_layers_in_another_order_are_named() -> None:
         run(task(model=lambda: Fickle().double()), "allreduce with mesh(shard=2)", 2)
     given = task(model=lambda: Fickle().double())
     assert apart(run(given, "allreduce with mesh(shard=2, zero=2)", 2), run(given, "allreduce", 2)) < 1e-10
+
+
+def test_a_layer_is_complete_once_and_a_gradient_after_that_is_refused() -> None:
+    sums: Any = SimpleNamespace(of={"a": 0, "b": 0}, _left={(0, 0): {"a", "b"}})
+    assert [GradientSums.ready(sums, 0, name) for name in ("a", "b")] == [None, 0]
+    del sums._left[0, 0]  # as when its gradient has left
+    with pytest.raises(PlanError, match="a gets its gradient twice in one backward.*use_reentrant=False"):
+        GradientSums.ready(sums, 0, "a")

@@ -209,6 +209,12 @@ def test_messages_of_one_machine_follow_one_another() -> None:
     assert begins == [6, 11, 16]  # the link is the bottleneck: one message every 5
 
 
+def test_each_stage_updates_when_its_own_machines_are_through() -> None:
+    run = simulate(table("gpipe", 2, microbatches=2), Times(forward=[1, 1], backward=[1, 1], update=[4, 2]))
+    updates = {slot.row: (slot.begin, slot.end) for slot in run.slots if slot.move.what == "U"}
+    assert updates == {0: (6, 10), 1: (5, 7)}
+
+
 def test_gaps_are_the_bubble() -> None:
     run = balanced(table("1f1b", 3, microbatches=4))
     assert sum(end - begin for _, begin, end in run.gaps()) == run.idle()

@@ -209,3 +209,15 @@ def test_a_word_to_the_launcher_is_small() -> None:
     assert all(sum(map(size_of, found)) < 1 << 20 for _, found in words)
     assert sum(len(found) for _, found in words) == 200
     assert words[-1][0] == 200
+
+
+def test_a_list_that_the_loop_changes_in_place_is_noticed_in_any_group() -> None:
+    """The other group has only numbers, which cannot be changed in place."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))]} for _ in range(2)]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    optimizer.param_groups[1]["levels"] = levels = [1.0, 2.0]
+    loop = LoopSettings(optimizer)
+    loop.note(0)
+    levels[0] = 5.0
+    loop.note(1)
+    assert loop.own.last and (loop.own.last.step, loop.own.last.settings.groups[1]["levels"]) == (1, (5.0, 2.0))
