@@ -10,6 +10,7 @@ from math import ceil
 from typing import Any
 
 import pytest
+import torch
 
 import covey
 from covey.errors import PeerLost
@@ -73,6 +74,23 @@ def assert_bit_equal(result: Result, name: str, workers: int = 2) -> None:
 def expected_weights(name: str, workers: int, engine: str) -> dict[str, Any]:
     threads = None if engine == "simulated" else 1
     return covey.fit(DIGITS, name, workers, epochs=EPOCHS, threads=threads, engine=engine).weights
+
+
+def cut_models(quick: str) -> pytest.MarkDecorator:
+    """One mesh in CI, of those that divide a model in each way."""
+    meshes = ("tensor=2", "shard=2", "stage=2, timetable=plain")
+    return pytest.mark.parametrize(
+        "mesh", [one if one == quick else pytest.param(one, marks=pytest.mark.full) for one in meshes]
+    )
+
+
+def computes_the_same(engine: str, mesh: str) -> None:
+    """Two workers that divide a model train as workers with whole ones do, one for each batch."""
+    found = covey.fit(DIGITS, f"allreduce with mesh({mesh})", 2, engine=engine, steps=10, threads=1)
+    whole = covey.fit(DIGITS, "allreduce", 2 if mesh == "shard=2" else 1, engine="simulated", steps=10)
+    assert found.engine == engine and found.samples == whole.samples
+    for name, weights in whole.weights.items():
+        torch.testing.assert_close(found.weights[name], weights, atol=1e-6, rtol=0)
 
 
 def names_the_dead(room: Room, engine: str, victim: str, strategy: str = "bsp", **given: Any) -> PeerLost:

@@ -21,6 +21,8 @@ from tests.clusters.harness import (
     GONE_WITHIN,
     STEPS,
     check,
+    computes_the_same,
+    cut_models,
     every_strategy,
     finish,
     keeps_promises,
@@ -54,6 +56,11 @@ def mpirun(room: Room, ranks: int, command: list[str]) -> subprocess.Popen[str]:
         env={**room.environment, **root}, cwd=room.path, text=True, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+
+
+@cut_models("shard=2")
+def test_divided_models_compute_the_same(room: Room, mesh: str) -> None:
+    computes_the_same("mpi", mesh)
 
 
 @every_strategy

@@ -19,7 +19,16 @@ from torch import nn
 import covey
 from covey.engines.cluster import daemon_directory
 from covey.errors import PlanError
-from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead, restarts
+from tests.clusters.harness import (
+    DIGITS,
+    GONE_WITHIN,
+    computes_the_same,
+    cut_models,
+    every_strategy,
+    keeps_promises,
+    names_the_dead,
+    restarts,
+)
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room, Watch, differing, trained
 from tests.warm import Warm
@@ -75,6 +84,12 @@ def test_promises(shared: SharedRoom, name: str) -> None:
     keeps_promises("ray(placement=pack)" if name == "bsp" else "ray", name, watcher=watch)
     if name == "bsp":
         assert sorted(names) == ["covey site 0: worker 0, server 0", "covey site 1: worker 1"]
+
+
+@pytest.mark.full
+@cut_models("")
+def test_divided_models_compute_the_same(shared: SharedRoom, mesh: str) -> None:
+    computes_the_same("ray", mesh)
 
 
 def test_a_task_of_this_process(shared: SharedRoom) -> None:

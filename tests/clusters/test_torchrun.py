@@ -24,6 +24,8 @@ from tests.clusters.harness import (
     STEPS,
     assert_bit_equal,
     check,
+    computes_the_same,
+    cut_models,
     every_strategy,
     finish,
     keeps_promises,
@@ -100,12 +102,9 @@ def start_under_slurm(room: Room, rank: int, command: list[str]) -> Command:
     return room.start("-m", *command, **variables)
 
 
-def test_divided_layers_compute_the_same(room: Room) -> None:
-    mesh = "allreduce with mesh(tensor=2)"
-    found = covey.fit(DIGITS, mesh, 2, engine="torchrun", steps=5, threads=1)
-    plain = covey.fit(DIGITS, mesh, 2, engine="simulated", steps=5)
-    for name, weights in plain.weights.items():
-        torch.testing.assert_close(found.weights[name], weights, atol=1e-6, rtol=0)
+@cut_models("tensor=2")
+def test_divided_models_compute_the_same(room: Room, mesh: str) -> None:
+    computes_the_same("torchrun", mesh)
 
 
 def test_native_sums_are_torchs_own_and_near(room: Room) -> None:
