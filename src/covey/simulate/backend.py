@@ -10,7 +10,6 @@ from covey.errors import PlanError
 from covey.simulate.units import AT_ONCE, Bytes, BytesPerSecond, Seconds
 
 Caching = Literal["none", "host", "hosts"]
-UNLIMITED = BytesPerSecond(math.inf)
 MOST_REQUESTS = 64
 
 
@@ -19,8 +18,8 @@ class Backend:
     """The store of a data set, and where what was read from it is kept.
 
     Args:
-        rate: Of all requests together.
-        per_request: Of one request.
+        rate: Of all requests together; None: without a limit.
+        per_request: Of one request; None: without a limit.
         latency: Until the first byte of a request comes.
         requests: How many a reader has under way at once.
         sample: The size of a sample; None: as the task's data says.
@@ -28,13 +27,23 @@ class Backend:
         filled: Whether an earlier job has read the whole set into the cache.
     """
 
-    rate: BytesPerSecond = UNLIMITED
-    per_request: BytesPerSecond = UNLIMITED
+    rate: BytesPerSecond | None = None
+    per_request: BytesPerSecond | None = None
     latency: Seconds = AT_ONCE
     requests: int = MOST_REQUESTS
     sample: Bytes | None = None
     cache: Caching = "host"
     filled: bool = False
+
+    @property
+    def most(self) -> float:
+        """Bytes per second of all requests."""
+        return math.inf if self.rate is None else self.rate
+
+    @property
+    def most_each(self) -> float:
+        """Bytes per second of one request."""
+        return math.inf if self.per_request is None else self.per_request
 
     def __post_init__(self) -> None:
         if self.filled and self.cache == "none":

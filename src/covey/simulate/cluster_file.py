@@ -106,8 +106,8 @@ def _backend(document: Table) -> Backend | None:
     if not isinstance(filled, bool):
         raise PlanError(f"{where} filled = {filled!r} must be true or false")
     return Backend(
-        rate=_read(table, "rate", parse_rate, usual.rate, where),
-        per_request=_read(table, "per_request", parse_rate, usual.per_request, where),
+        rate=_read(table, "rate", _rate, usual.rate, where),
+        per_request=_read(table, "per_request", _rate, usual.per_request, where),
         latency=_read(table, "latency", parse_duration, usual.latency, where),
         requests=_whole(table, "requests", where, usual.requests),
         sample=_read(table, "sample", _size, usual.sample, where),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
@@ -120,7 +119,7 @@ def _backend(cluster: Cluster) -> list[str]:
     rates = {"rate": (known.rate, "of all requests"), "per_request": (known.per_request, "of each")}
     return [
         "[backend]  # that samples are read from",
-        *(_said(name, _rate(rate), meaning) for name, (rate, meaning) in rates.items() if math.isfinite(rate)),
+        *(_said(name, _rate(rate), meaning) for name, (rate, meaning) in rates.items() if rate is not None),
         _line("latency", known.latency, "until the first byte of a request"),
         _said("requests", str(known.requests), "of a reader at once"),
         *([_said("sample", f'"{known.sample}B"')] if known.sample else []),

@@ -35,9 +35,9 @@ class FarData:
         size, card = stripes * min(STRIPE, self._bytes), self.goodput * self.hosts / self.readers
         if known.filled:
             return 2 * self.latency * max(min(1.0, stripes), stripes / AT_ONCE) + size / card
-        own = requests_at_once(known, max(1.0, stripes)) * known.per_request
+        own = requests_at_once(known, max(1.0, stripes)) * known.most_each
         waiting = self._share_that_reads() * waits(known, max(1.0, stripes))
-        return waiting + size / min(own, known.rate / self.readers, card)
+        return waiting + size / min(own, known.most / self.readers, card)
 
     def on(self, **change: object) -> FarData:
         """The same with another backend, or another cache."""

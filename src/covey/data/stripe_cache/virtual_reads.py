@@ -44,7 +44,7 @@ class VirtualReads:
         self.backend, self.sample, self.total = backend, backend.sample, samples * backend.sample
         self._hosts: Mapping[Host, Link] = {}
         self.counts: dict[str, dict[Place, int]] = defaultdict(lambda: dict.fromkeys(NOTES, 0))  # by reader
-        self._store = Line(backend.rate)
+        self._store = Line(backend.most)
         self._cards: dict[Host, Line] = {}
         self._there: dict[Host, dict[int, float]] = defaultdict(dict)  # since when each stripe is on a host's disk
         self._memory: dict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)  # by reader
@@ -107,7 +107,7 @@ class VirtualReads:
         if not stripes:
             return now
         size, begin = self._size(stripes), now + waits(self.backend, len(stripes))
-        alone = begin + size / (requests_at_once(self.backend, len(stripes)) * self.backend.per_request)
+        alone = begin + size / (requests_at_once(self.backend, len(stripes)) * self.backend.most_each)
         return max(alone, self._store.carry(begin, size), self._cards[host].carry(begin, size))
 
     def _from_peers(self, now: float, host: Host, stripes: Sequence[int]) -> float:
