@@ -43,6 +43,8 @@ def test_a_new_version_gets_its_share_of_the_inputs_and_always_the_same() -> Non
     chosen = [trial.choose(one, 0.0, rng)[0] for one in asked]
     assert chosen[:4000] == chosen[4000:]
     assert 0.03 < sum(chosen) / 8000 < 0.07
+    other = canary(share=0.05)
+    assert [other.choose(one, 0.0, rng)[0] for one in asked] != chosen, "no client knows which inputs it gets"
 
 
 def test_a_good_new_version_is_promoted_and_gets_everything() -> None:

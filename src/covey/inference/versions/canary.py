@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -15,6 +16,7 @@ from covey.inference.versions.choice import NothingOverdue
 from covey.message import raw
 
 STABLE, NEW = 0, 1
+KEY = 16  # bytes
 SURE = 2.33  # standard deviations of a bound that holds in 99 of 100 cases
 SOON = 20  # answers after which a new version may be withdrawn
 LONGEST = 4  # times `enough` answers: then shares decide, also those that chance may have made
@@ -79,12 +81,13 @@ class Canary(NothingOverdue):
         self.winner: int | None = None
         self._arrived: dict[int, float] = {}
         self._news: TrialDecided | None = None
+        self._key = secrets.token_bytes(KEY)  # no client can choose inputs for one of the versions
 
     def choose(self, request: InferenceRequest, now: float, rng: Random) -> Sequence[int]:
         self._arrived[request.ticket] = now
         if self.winner is not None:
             return (self.winner,)
-        return (NEW if place_of(request) < self.settings.share else STABLE,)
+        return (NEW if place_of(request, self._key) < self.settings.share else STABLE,)
 
     def collect(self, version: int, answer: InferenceAnswer, now: float) -> InferenceAnswer | None:
         took = now - self._arrived.pop(answer.ticket)
@@ -138,7 +141,7 @@ class Canary(NothingOverdue):
         self._news = TrialDecided(winner, said)
 
 
-def place_of(request: InferenceRequest) -> float:
-    """A number from 0 to 1 that depends on the input only."""
-    digest = hashlib.blake2b(raw(request.row.parts[0]), digest_size=8).digest()
+def place_of(request: InferenceRequest, key: bytes) -> float:
+    """A number from 0 to 1 that depends on the input and the key only."""
+    digest = hashlib.blake2b(raw(request.row.parts[0]), key=key, digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
