@@ -18,13 +18,14 @@ LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\
 _serial = count()
 
 
-def most_connections(wanted: int, replicas: int) -> int:
-    """So many as this process can have files for, beside those that are open now and two for each replica."""
+def most_connections(wanted: int, replicas: int, handshakes: int = 0) -> int:
+    """So many as this process can have files for, beside those that are open now, two for each replica, and those of
+    connections whose handshake is not finished."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted
     there = len(os.listdir("/proc/self/fd"))
-    return max(FEWEST, min(wanted, files - there - 2 * replicas - SPARE - REFUSED))
+    return max(FEWEST, min(wanted, files - there - 2 * replicas - handshakes - SPARE - REFUSED))
 
 
 class EdgeConnection(LimitedConnection):

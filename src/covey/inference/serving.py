@@ -26,6 +26,7 @@ from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.schema import InputSchema
 from covey.inference.served_model import ModelPlace, load, tell_of_code
+from covey.inference.tls_gate import HANDSHAKES, TlsGate, context_of, serve_on
 from covey.inference.versions.canary import NEW
 from covey.inference.versions.choice import VersionChoice
 from covey.page.host_names import own_names
@@ -98,6 +99,8 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
         raise PlanError(f"serving needs {error.name}: pip install 'covey[serve]'") from None
     assert uvicorn
     place.check()
+    if wishes.certificate:
+        context_of(*wishes.certificate)
     with listening(wishes.host, wishes.port, "something else may listen there") as listener:
         local = ip_address(listener.getsockname()[0]).is_loopback
         if not local and wishes.certificate is None:
@@ -164,6 +167,7 @@ async def _serve(
     from covey.inference.edge_connection import EdgeConnection, most_connections
     from covey.inference.endpoint import EdgeSettings, Endpoint, statistics
 
+    context = context_of(*wishes.certificate) if wishes.certificate else None
     pool = ReplicaPool(forks)
     driver = FrontDriver(wishes.front, pool.send, wishes.scaled, wishes.choice)
     pool.deliver = driver.deliver
@@ -175,17 +179,16 @@ async def _serve(
         # Without a token, a page in a browser on this machine could ask under a name of its own (DNS rebinding).
         hosts = () if token else own_names(wishes.host, listener.getsockname()[0])
         edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token, hosts=hosts)
-        certificate, key = wishes.certificate or (None, None)
         names = [place.name for place in places]
-        most = most_connections(CONNECTIONS, wishes.replicas[1] * len(places))
+        handshakes = HANDSHAKES if context else 0
+        most = most_connections(CONNECTIONS, wishes.replicas[1] * len(places), handshakes)
         settings = uvicorn.Config(
             Endpoint(names, schema, driver, pool, edge), log_level="critical",
             lifespan="off", ws="none", server_header=False, proxy_headers=False, access_log=False,
             timeout_graceful_shutdown=5, limit_concurrency=most, http=EdgeConnection,
-            ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
         name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
-        address = f"http{'s' if certificate else ''}://{name}:{listener.getsockname()[1]}"
+        address = f"http{'s' if context else ''}://{name}:{listener.getsockname()[1]}"
         note_endpoint(places, "endpoint", address)
         show(address)
         if token and not wishes.token:
@@ -195,7 +198,7 @@ async def _serve(
         record = EndpointRecord(wishes.runs, address, ", ".join(names), told).kept() if wishes.runs else nullcontext()
         try:
             async with record:
-                await _until_told(uvicorn.Server(settings), listener, pool)
+                await _until_told(uvicorn.Server(settings), listener, pool, TlsGate(context) if context else None)
         finally:
             with suppress(CoveyError):  # a version that was removed meanwhile has no lineage any more
                 note_endpoint(places, "endpoint ended", address)
@@ -226,12 +229,13 @@ def decision(places: Sequence[ModelPlace], decided: TrialDecided) -> str:
     return f"{new.name} is promoted: {decided.reason}"
 
 
-async def _until_told(server: Any, listener: Any, pool: ReplicaPool) -> None:
+async def _until_told(server: Any, listener: Any, pool: ReplicaPool, gate: TlsGate | None) -> None:
     """Serve until a signal comes, or no replica can be started any more."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the server raises those that it got again when it has ended
         signal.signal(number, lambda *_: None)
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    await asyncio.wait([serving, pool.failed], return_when=asyncio.FIRST_COMPLETED)
+    serving = asyncio.ensure_future(serve_on(listener, server, gate))
+    both: list[asyncio.Future[Any]] = [serving, pool.failed]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if pool.failed.done():
         server.should_exit = True
         await serving
