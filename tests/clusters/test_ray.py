@@ -29,6 +29,7 @@ from tests.clusters.harness import (
     names_the_dead,
     restarts,
 )
+from tests.clusters.serving import losses_cost_no_answer, served
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
 from tests.real.harness import SLOW, Room, Watch, differing, trained
 from tests.warm import Warm
@@ -219,6 +220,13 @@ def test_settings_that_cannot_work(engine: str, words: str) -> None:
 def test_hosts_are_rays_own_business() -> None:
     with pytest.raises(PlanError, match="hosts=… is not for ray"):
         covey.fit(DIGITS, "bsp", 2, engine="ray", hosts="hosts.txt", steps=1)
+
+
+@pytest.mark.full
+def test_replicas_answer_from_actors_that_may_be_lost(shared: SharedRoom) -> None:
+    engine = f'ray(address="{ray.get_runtime_context().gcs_address}")'
+    with served(shared, engine) as endpoint:
+        losses_cost_no_answer(endpoint, "host 1")
 
 
 # -- a Ray of covey's own ----------------------------------------------------------------------------------------------

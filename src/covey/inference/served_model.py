@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,11 @@ class ModelPlace(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def name(self) -> str:
         return self.version or Path(self.file).name
+
+    def absolute(self) -> ModelPlace:
+        """The same for a process in another folder."""
+        store, file, task = (os.path.abspath(one) if one else "" for one in (self.store, self.file, self.task))
+        return ModelPlace(store=store, version=self.version, file=file, task=task)
 
     def check(self) -> None:
         if self.file and not self.task:

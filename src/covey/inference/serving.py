@@ -15,17 +15,20 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from covey.engines.entries import Engine
 from covey.errors import CoveyError, PlanError
 from covey.inference.cut_model import best_places
 from covey.inference.endpoint_record import EndpointRecord
 from covey.inference.front_driver import FrontDriver
 from covey.inference.messages import TrialDecided
 from covey.inference.replicas.replica_forks import ReplicaForks
-from covey.inference.replicas.replica_pool import ReplicaPool
+from covey.inference.replicas.replica_pool import ReplicaPool, ReplicaStarter
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.schema import InputSchema
 from covey.inference.served_model import ModelPlace, load, tell_of_code
+from covey.inference.sites.replica_sites import ReplicaSites
+from covey.inference.sites.site_forks import SiteForks
 from covey.inference.tls_gate import HANDSHAKES, TlsGate, context_of, serve_on
 from covey.inference.versions.canary import NEW
 from covey.inference.versions.choice import VersionChoice
@@ -50,6 +53,7 @@ class ServeWishes:
         choice: Which of them computes a request.
         threads: Of each process; None divides the cores.
         stages: Of each replica; each is a process.
+        engine: On whose hosts replicas run; None: on this machine.
         host: Where to listen.
         port: Which port; 0 takes a free one.
         certificate: Files with the certificate and the key of TLS.
@@ -65,6 +69,7 @@ class ServeWishes:
     choice: VersionChoice | None = None
     threads: int | None = None
     stages: int = 1
+    engine: Engine | None = None
     host: str = "127.0.0.1"
     port: int = 8480
     certificate: tuple[Path, Path] | None = None
@@ -108,18 +113,25 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
                 f"--host {wishes.host} can be reached by others: give --tls-certificate FILE and --tls-key FILE"
             )
         token = wishes.token or ("" if local else secrets.token_urlsafe(24))
-        threads = wishes.threads or max(1, len(os.sched_getaffinity(0)) // (wishes.replicas[1] * wishes.stages))
+        here = max(1, len(os.sched_getaffinity(0)) // (wishes.replicas[1] * wishes.stages))
+        threads = wishes.threads or (1 if wishes.engine else here)
         trial = min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest
-        places = (place, *wishes.also)
+        places = tuple(one.absolute() for one in (place, *wishes.also))
         say = said_once(say)
         for one in places:  # before any process imports it
             tell_of_code(one, say)
         cuts = [best_places(load(one, say), wishes.stages) if wishes.stages > 1 else () for one in places]
         with ExitStack() as open_ones:
-            forks = [
-                open_ones.enter_context(closing(ReplicaForks(one, threads, trial, after)))
-                for one, after in zip(places, cuts, strict=True)
-            ]
+            forks: list[ReplicaStarter]
+            if wishes.engine:
+                most = wishes.replicas[1] * len(places)
+                found = ReplicaSites(wishes.engine.places(most, None), places, cuts, threads, trial)
+                forks = [open_ones.enter_context(closing(SiteForks(found)))] * len(places)
+            else:
+                forks = [
+                    open_ones.enter_context(closing(ReplicaForks(one, threads, trial, after)))
+                    for one, after in zip(places, cuts, strict=True)
+                ]
             schema = common_schema(places, say)
             with asyncio.Runner(loop_factory=_event_loops()) as runner:
                 runner.run(_serve(places, schema, wishes, listener, token, forks, show))
@@ -160,7 +172,7 @@ def common_schema(places: Sequence[ModelPlace], say: Callable[[str], None]) -> I
 
 async def _serve(
     places: Sequence[ModelPlace], schema: InputSchema, wishes: ServeWishes, listener: Any, token: str,
-    forks: Sequence[ReplicaForks], show: Callable[[str], None],
+    forks: Sequence[ReplicaStarter], show: Callable[[str], None],
 ) -> None:  # fmt: skip
     import uvicorn
 
@@ -176,6 +188,8 @@ async def _serve(
         pool.start(rank)
     try:
         await pool.ready()
+        for one in forks:
+            one.begin()
         # Without a token, a page in a browser on this machine could ask under a name of its own (DNS rebinding).
         hosts = () if token else own_names(wishes.host, listener.getsockname()[0])
         edge = EdgeSettings(body=wishes.body, patience=wishes.front.deadline, token=token, hosts=hosts)

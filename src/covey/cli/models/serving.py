@@ -132,7 +132,7 @@ def command(
         int, flag("--stages", "N", "Cut the model: each replica is a row of N processes.", options.RUN, least=1)
     ] = 1,
     threads: options.Threads = None,
-    engine: Annotated[str, flag("--engine", "NAME", "Where replicas run; only local.", options.RUN)] = "local",
+    engine: Annotated[str, flag("--engine", "NAME", "Where replicas run: local, ray or lab.", options.RUN)] = "local",
     promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, record: options.RecordFlags,
     output: options.VoiceFlags,
 ) -> None:  # fmt: skip
@@ -145,16 +145,14 @@ def command(
         edge.check()
         planned.check()
         versions.check()
-        if engine != "local":
-            raise PlanError(
-                f"--engine {engine}: replicas run on this machine only, which is --engine local; on several hosts run "
-                "covey serve on each, and let a load balancer divide requests among the addresses"
-            )
+        if engine != "local" and planned.plan:
+            raise PlanError(f"--engine {engine} --plan: machines are those of --prices; omit --engine")
         for name in (model, *versions.named):
             check_named(name, store, task)
         with importing(manner):
             from covey.inference.request_desk import FrontSettings
             from covey.inference.serving import ServeWishes, serve
+            from covey.inference.sites.engine_choice import engine_of
             from covey.run.record import folder_of_runs
             from covey.simulate.units import parse_duration, parse_size
 
@@ -166,8 +164,9 @@ def command(
         files = (edge.tls_certificate, edge.tls_key) if edge.tls_certificate and edge.tls_key else None
         wishes = ServeWishes(
             front=front, replicas=replica_range(replicas), share=share, threads=threads, stages=stages,
-            host=edge.host, port=edge.port, certificate=files, token=os.environ.get("COVEY_TOKEN", ""),
-            body=int(parse_size(promise.body)), runs=folder_of_runs(record.folder),
+            engine=engine_of(engine), host=edge.host, port=edge.port, certificate=files,
+            token=os.environ.get("COVEY_TOKEN", ""), body=int(parse_size(promise.body)),
+            runs=folder_of_runs(record.folder),
         )  # fmt: skip
         place = placed(model, task, store)
         wishes = with_versions(wishes, versions, lambda name: placed(name, task, store))

@@ -53,6 +53,9 @@ class ReplicaForks:
         """Kill a replica's process, if there is one."""
         self._order(EndOrder(rank))
 
+    def begin(self) -> None:
+        """The first replicas are ready; here nothing waits for that."""
+
     def close(self, gently: bool = False) -> None:
         """End all processes; `gently` lets the fork server bury those of its replicas."""
         self._line.close()
@@ -66,7 +69,8 @@ class ReplicaForks:
         self._line, theirs = socket.socketpair()
         words = [sys.executable, "-m", SERVER, str(theirs.fileno()), msgspec.json.encode(self._place).decode()]
         # NumPy's threads would be there before a fork, and need not be: torch's compute.
-        environment = {**os.environ, **limited_to(self._threads), "OPENBLAS_NUM_THREADS": "1"}
+        path = os.pathsep.join(path for path in sys.path if path)  # a process of an engine may have found modules so
+        environment = {**os.environ, **limited_to(self._threads), "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
         with theirs:  # what tasks print is not the address
             self._process = subprocess.Popen(
                 leashed(words, signal.SIGKILL), stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()],

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from covey.errors import CoveyError, RoleFailed, WireError
+from covey.inference.endpoint_log import log
 from covey.inference.messages import EndReplica, ReplicaLost, ReplicaReady, RetireReplica, StartReplica
-from covey.inference.replicas.replica_forks import ReplicaForks
 from covey.message import Address, Message, MessageStream, streamed
 
 PAUSE = 0.5  # seconds before a replica is started again that was lost before it was ready
 LONG = 30.0  # seconds after which the log has a line about a replica that is not ready yet
 TRIES = 3  # starts of a replica, one after the other, that may fail
+
+
+class ReplicaStarter(Protocol):
+    """Starts and ends the processes of replicas."""
+
+    def start(self, rank: int) -> socket.socket:
+        """Start a replica; the front's end of its link, which hangs up when the replica has ended."""
+        ...
+
+    def end(self, rank: int) -> None:
+        """Kill a replica, if there is one."""
+        ...
+
+    def begin(self) -> None:
+        """The first replicas are ready."""
+        ...
+
+    def close(self, gently: bool = False) -> None:
+        """End all of them."""
+        ...
 
 
 class ReplicaPool:
@@ -25,7 +45,7 @@ class ReplicaPool:
         forks: Start and end processes, one for each version of the model; ranks of replicas say whose they are.
     """
 
-    def __init__(self, forks: Sequence[ReplicaForks]) -> None:
+    def __init__(self, forks: Sequence[ReplicaStarter]) -> None:
         self._forks = forks
         self.deliver: Callable[[Message], None] = lambda message: None  # takes what they send
         self._links: dict[Address, _ReplicaConnection] = {}
@@ -90,7 +110,7 @@ class ReplicaPool:
                 break
             except OSError as error:  # such as too many open files, while clients have them
                 if not told:
-                    _log(f"{who} cannot be started now, and is tried again every {PAUSE} s: {error.strerror or error}")
+                    log(f"{who} cannot be started now, and is tried again every {PAUSE} s: {error.strerror or error}")
                 told = True
                 await asyncio.sleep(PAUSE)
         else:
@@ -104,7 +124,7 @@ class ReplicaPool:
         late = self._links.get(who) is link and who not in self.present
         if late and self._open and self._ready.done() and not self._told:
             self._told = True
-            _log(
+            log(
                 f"{who} is not ready {LONG:g} s after its start; {len(self.present)} others are ready. "
                 "The process that starts replicas may be stopped, or the machine too busy"
             )
@@ -117,7 +137,7 @@ class ReplicaPool:
         if isinstance(message, ReplicaReady):
             self._failures[message.sender], self._told = 0, False
             if (since := self._gone.pop(message.sender, None)) is not None:
-                _log(f"{message.sender} is back after {time.monotonic() - since:.2f} s")
+                log(f"{message.sender} is back after {time.monotonic() - since:.2f} s")
             self.present.add(message.sender)
             if len(self.present) == len(self._failures) and not self._ready.done():
                 self._ready.set_result(None)
@@ -135,17 +155,12 @@ class ReplicaPool:
         if ready:
             self.lost += 1
             self._gone[who] = time.monotonic()
-            _log(f"{who} was lost, and is replaced; {len(self.present)} others are ready, {self.lost} were lost so far")
+            log(f"{who} was lost, and is replaced; {len(self.present)} others are ready, {self.lost} were lost so far")
         self._failures[who] += 1
         if self._failures[who] < TRIES:
             self._begin(who, 0.0 if ready else PAUSE)
         elif not self.present and not self.failed.done():
             self.failed.set_result(RoleFailed(f"{who} ended {TRIES} times before it was ready, for the reason above"))
-
-
-def _log(line: str) -> None:
-    """A line of the endpoint's log, with the time in UTC."""
-    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), line, file=sys.stderr, flush=True)
 
 
 class _ReplicaConnection(asyncio.Protocol):
@@ -173,7 +188,7 @@ class _ReplicaConnection(asyncio.Protocol):
             for message in self._stream.feed(data):
                 self._heard(message)
         except WireError as error:
-            _log(f"{self.who} is replaced: {error}")
+            log(f"{self.who} is replaced: {error}")
             self.hang_up()
 
     def connection_lost(self, error: Exception | None) -> None:
