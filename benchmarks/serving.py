@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -28,12 +29,15 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import msgspec
 import torch
 from safetensors.torch import save_file
 
 from benchmarks.peers.served_models import MODELS, seeded
 from benchmarks.push_pull import free_port
 from covey.inference import planning
+from covey.inference.path.path_costs import PathCosts
+from covey.inference.path.path_probe import PathProbe
 from covey.inference.request_desk import FrontSettings
 from covey.inference.virtual_service import VirtualService
 
@@ -42,7 +46,9 @@ QUICK = bool(os.environ.get("COVEY_QUICK"))
 CORES, CONNECTIONS, TURNS = 2, 64, 1 if QUICK else 5
 SECONDS, TRIAL, WARM_UP = (1, 1, 1) if QUICK else (6, 3, 2)
 PATIENCE = 120.0  # seconds for a server to start
-LOADS, VISITORS = (0.3, 0.6, 0.8), 256  # shares of the highest rate; connections, most of which pause at any time
+LOADS, LIGHT = (0.3, 0.6, 0.8), (0.05, 0.2)  # shares of the highest rate
+COSTS = ("request", "batch", "replica", "row", "client")  # of a request, beside the model
+VISITORS = 256  # connections, most of which pause at any time
 FRONT = FrontSettings(objective=0.05)  # as `covey serve` has it
 SIZES, SHORT, CROWD = (1, 4, 16, 64, 256), "p99:10ms", 256  # fixed sizes; the objective by which one is found; clients
 
@@ -130,11 +136,18 @@ def peer(name: str, python: str, model: str, setting: Setting) -> Iterator[int]:
 def load(port: int, seconds: float, connections: int = CONNECTIONS, **environment: str) -> dict[str, Any]:
     """What `wrk` finds."""
     words = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s", "-s", str(PEERS / "load.lua")]
+    before = _used_by_children()
     done = subprocess.run(
         [*words, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True, env=os.environ | environment
     )
     found: dict[str, Any] = json.loads(done.stdout.rpartition("FOUND ")[2])
-    return found | {"rate": found["requests"] / found["seconds"]}
+    return found | {"rate": found["requests"] / found["seconds"], "cpu": _used_by_children() - before}
+
+
+def _used_by_children() -> float:
+    """Seconds of CPU time of those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def turn(server: contextlib.AbstractContextManager[int], seconds: float) -> dict[str, float]:
@@ -193,14 +206,18 @@ def _spread(found: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 def predicted(model: str) -> dict[str, Any]:
     """The 99th percentile at each load, measured by `wrk` and in virtual time over the arrivals that it wrote down."""
     found: dict[str, Any] = {}
-    with covey(model) as port:
+    with covey_process(model) as (port, pid):
         load(port, WARM_UP)
-        times, edge, highest = _calibrated(model, port)
-        found["calibrated"] = {"rate": highest, "edge_us": 1e6 * edge, "batch_of_1_ms": 1e3 * times(1)}
+        times, costs, highest = _calibrated(model, port, pid)
+        found["calibrated"] = {
+            "rate": round(highest), "batch_of_1_us": round(1e6 * times(1)), "wake_us": _spread_of(costs.wakes),
+            **{f"{name}_us": round(1e6 * getattr(costs, name)) for name in COSTS},
+        }  # fmt: skip
+        print(model, found["calibrated"], file=sys.stderr, flush=True)
         for share in LOADS:
             pause = str(1e3 * VISITORS / (share * highest))
             turns = [load(port, SECONDS, VISITORS, PAUSE=pause, SEED=str(seed)) for seed in range(TURNS)]
-            rows = [(one["rate"] / highest, one["p99"], forecast(one["arrivals"], times, edge)) for one in turns]
+            rows = [(one["rate"] / highest, one["p99"], forecast(one["arrivals"], times, costs)) for one in turns]
             print(model, share, rows, file=sys.stderr, flush=True)
             middle = sorted(rows, key=lambda row: row[2] / row[1])[TURNS // 2]
             found[f"{share:.0%}"] = {
@@ -210,23 +227,30 @@ def predicted(model: str) -> dict[str, Any]:
     return found
 
 
-def _calibrated(model: str, port: int) -> tuple[Callable[[int], float], float, float]:
-    """How long a batch takes, how long the edge takes for a request and for an answer, and the highest rate.
+def _calibrated(model: str, port: int, pid: int) -> tuple[Callable[[int], float], PathCosts, float]:
+    """How long batches take, what requests cost beside them, and the highest rate.
 
-    With one client after the other a request takes the time of the edge twice, that of a batch of one, and that of
-    waking processes, which is the same for each batch. With many clients the edge is what limits the rate.
+    What `wrk` itself needs for a request, beside what it always needs, is measured at light loads: it shares the cores.
     """
     torch.set_num_threads(1)
     computing = planning.measure(torch.inference_mode()(seeded(model)), torch.rand(1, 8, 8), FRONT.largest)
-    alone, many = load(port, TRIAL, 1), load(port, SECONDS)
-    edge = 0.5 / many["rate"]
-    waking = max(0.0, alone["p50"] - 2 * edge - computing(1))
-    return lambda size: computing(size) + waking, edge, many["rate"]
+    body = json.dumps({"input": [[round(column / 16, 4) for column in range(8)]] * 8}).encode()
+    costs = PathProbe(port, pid, body).costs(computing)
+    highest = load(port, SECONDS)["rate"]
+    few, more = (load(port, TRIAL, VISITORS, PAUSE=str(1e3 * VISITORS / (share * highest))) for share in LIGHT)
+    client = max(0.0, more["cpu"] - few["cpu"]) / (more["requests"] - few["requests"])
+    return computing, msgspec.structs.replace(costs, client=client), highest
 
 
-def forecast(arrivals: Sequence[float], times: Callable[[int], float], edge: float) -> float:
+def _spread_of(seconds: Sequence[float]) -> list[int]:
+    """The median, the 90th and the 99th percentile, in us."""
+    ranked = sorted(seconds)
+    return [round(1e6 * ranked[int(share * len(ranked))]) for share in (0.5, 0.9, 0.99)]
+
+
+def forecast(arrivals: Sequence[float], times: Callable[[int], float], costs: PathCosts) -> float:
     """The 99th percentile of the same programs in virtual time."""
-    service = VirtualService(FRONT, 1, times, edge=edge)
+    service = VirtualService(FRONT, 1, times, path=costs, cores=CORES)
     for at in sorted(arrivals):
         service.request(at - min(arrivals))
     waits = sorted(one.seconds for one in service.run())

@@ -69,14 +69,6 @@ def test_requests_within_the_load_keep_the_objective() -> None:
     assert set(statuses(answers)) == {200} and times[int(0.99 * len(times))] < 0.05
 
 
-def test_the_edge_reads_and_answers_one_request_after_another() -> None:
-    service = VirtualService(settings(), 1, lambda n: 0.5e-3, edge=1e-3)
-    for _ in range(3):
-        service.request(0.0)
-    # read at 1, 2 and 3 ms; computed at 1.5, 2.5 and 3.5 ms; the first answer waits until all three were read
-    assert [one.seconds for one in service.run()] == pytest.approx([4e-3, 5e-3, 6e-3])
-
-
 def test_a_full_queue_is_said_at_once() -> None:
     service = VirtualService(settings(queue=3), 1, lambda n: 1.0)
     for _ in range(6):

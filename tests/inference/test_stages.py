@@ -212,6 +212,7 @@ def test_a_row_that_is_lost_at_any_time_costs_no_answer() -> None:
             assert one.answer.status == 200 and one.answer.row.parts[0].item() == number
 
 
+@pytest.mark.full
 def test_the_plan_counts_a_machine_for_each_stage(tmp_path: Path) -> None:
     sizes = {"1.weight": (64, 64), "1.bias": (64,), "3.weight": (10, 64), "3.bias": (10,)}
     save_file({name: torch.zeros(*size) for name, size in sizes.items()}, tmp_path / "model.safetensors")

@@ -149,7 +149,7 @@ def statistics(driver: FrontDriver, pool: ReplicaPool, models: Sequence[str]) ->
     return {
         "answers": {str(status): number for status, number in sorted(driver.statuses.items())},
         "p50_ms": _percentile(times, 0.50), "p99_ms": _percentile(times, 0.99),
-        "mean_batch": sum(batches) / len(batches) if batches else None,
+        "batches": driver.batches_sent, "mean_batch": sum(batches) / len(batches) if batches else None,
         "replicas": len(pool.present), "replicas_lost": pool.lost,
         "versions": dict(zip(models, driver.choice.shares(), strict=True)),
     }  # fmt: skip

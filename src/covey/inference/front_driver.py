@@ -42,6 +42,7 @@ class FrontDriver:
         self.statuses: Counter[int] = Counter()
         self.times: deque[float] = deque(maxlen=REMEMBERED)  # seconds of answers with status 200
         self.batches: deque[int] = deque(maxlen=REMEMBERED)
+        self.batches_sent = 0
         self._settings, self._to_replica = settings, send
         self._asked: dict[int, asyncio.Future[InferenceAnswer]] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -128,3 +129,4 @@ class FrontDriver:
     def _noted(self, role: LoopRole, note: Note) -> None:
         if note.kind == "batch":
             self.batches.append(int(note.value))
+            self.batches_sent += 1

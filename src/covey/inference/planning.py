@@ -19,6 +19,7 @@ from covey.decoding import TEXT, UNREADABLE, file_bytes
 from covey.errors import PlanError, WireError
 from covey.inference.batch_times import BatchTimes, resized
 from covey.inference.cut_model import CutModel
+from covey.inference.path.path_costs import PathCosts
 from covey.inference.replicas.replica import BatchModel
 from covey.inference.request_desk import OK, FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
@@ -110,14 +111,15 @@ def read_prices(path: Path) -> dict[str, MachinePrice]:
 def forecasts(
     arrivals: Sequence[float], times: Times | Sequence[Times], prices: Mapping[str, MachinePrice],
     settings: FrontSettings, share: float, most: int = MOST, scaled: ScalerSettings | None = None,
+    path: PathCosts | None = None,
 ) -> list[ServiceForecast]:  # fmt: skip
     """What each kind of machine would cost, the cheapest that keeps the objective first.
 
     Of each kind there are as many replicas as the scaler wants, or without a scaler the fewest that keep the objective.
-    With the times of several stages each of them is a machine.
+    With the times of several stages each of them is a machine. `path` is what requests cost beside the model.
     """
     times = [times] if callable(times) else times
-    trials = {name: PlannedTrial(name, one, arrivals, times, settings, share) for name, one in prices.items()}
+    trials = {name: PlannedTrial(name, one, arrivals, times, settings, share, path) for name, one in prices.items()}
     found = [trial.with_scaler(scaled) if scaled else _fewest(trial, most) for trial in trials.values()]
     return sorted(found, key=lambda one: (not one.keeps, one.price, one.replicas))
 
@@ -132,15 +134,25 @@ class PlannedTrial:
     times: Sequence[Times]  # of each stage
     settings: FrontSettings
     share: float
+    path: PathCosts | None = None
 
     def with_replicas(self, replicas: int) -> ServiceForecast:
-        service = VirtualService(self.settings, replicas, self._seconds)
+        service = VirtualService(self.settings, replicas, self._seconds, path=self._path)
         return self._forecast(service, 0.0)
 
     def with_scaler(self, scaled: ScalerSettings) -> ServiceForecast:
         """Requests come when the fewest replicas are ready."""
-        service = VirtualService(self.settings, 0, self._seconds, scaled=scaled, setup=self.machine.setup)
+        setup, path = self.machine.setup, self._path
+        service = VirtualService(self.settings, 0, self._seconds, scaled=scaled, setup=setup, path=path)
         return self._forecast(service, 2 * self.machine.setup + READY)
+
+    @property
+    def _path(self) -> PathCosts | None:
+        """The front is on this machine, the replicas are on those of this kind."""
+        if self.path is None:
+            return None
+        speed = self.machine.speed
+        return msgspec.structs.replace(self.path, replica=self.path.replica / speed, row=self.path.row / speed)
 
     @property
     def _seconds(self) -> list[Times]:

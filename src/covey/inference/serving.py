@@ -60,6 +60,7 @@ class ServeWishes:
         token: What clients must send; an address that others can reach needs one, and gets one where none is given.
         body: Bytes that a request may have.
         runs: The folder of records, in which the live page finds this endpoint; None: it does not.
+        noted: Whether the lineage of versions tells of this endpoint.
     """
 
     front: FrontSettings
@@ -76,6 +77,7 @@ class ServeWishes:
     token: str = ""
     body: int = 1 << 20
     runs: Path | None = None
+    noted: bool = True
 
     def __post_init__(self) -> None:
         least, most = self.replicas
@@ -203,7 +205,8 @@ async def _serve(
         )  # fmt: skip
         name = f"[{wishes.host}]" if ":" in wishes.host else wishes.host
         address = f"http{'s' if context else ''}://{name}:{listener.getsockname()[1]}"
-        note_endpoint(places, "endpoint", address)
+        noted = places if wishes.noted else ()
+        note_endpoint(noted, "endpoint", address)
         show(address)
         if token and not wishes.token:
             show(f"token: {token}")
@@ -215,7 +218,7 @@ async def _serve(
                 await _until_told(uvicorn.Server(settings), listener, pool, TlsGate(context) if context else None)
         finally:
             with suppress(CoveyError):  # a version that was removed meanwhile has no lineage any more
-                note_endpoint(places, "endpoint ended", address)
+                note_endpoint(noted, "endpoint ended", address)
     finally:
         pool.close()
         driver.close()

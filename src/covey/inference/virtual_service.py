@@ -25,6 +25,8 @@ from covey.inference.messages import (
     StartReplica,
     TrialDecided,
 )
+from covey.inference.path.path_costs import PathCosts
+from covey.inference.path.virtual_path import VirtualPath
 from covey.inference.replicas.replica import BatchModel, BatchTrial, replica
 from covey.inference.replicas.stage import StagePlace, first_stage, last_stage, middle_stage
 from covey.inference.request_desk import FrontSettings
@@ -58,8 +60,9 @@ class VirtualService:
         replicas: How many there are.
         seconds: How long a replica computes a batch of so many requests; or, of replicas in stages, each of these.
         model: What it computes; or a model of each version.
-        link: Seconds that a message takes.
-        edge: Seconds to read a request, and again to write its answer; the front does one after another.
+        link: Seconds that a message takes, where there is no path.
+        path: What requests cost beside the model; None: nothing.
+        cores: Those that clients, front and replicas share; None: each has a machine of its own.
         scaled: How the scaler chooses the number of replicas; None leaves it as it is.
         setup: Seconds from the wish for a replica until its program begins.
         choice: Which version computes a request; version 0 has the replicas of even rank where there are two.
@@ -68,15 +71,16 @@ class VirtualService:
     def __init__(
         self, settings: FrontSettings, replicas: int,
         seconds: Callable[[int], float] | Sequence[Callable[[int], float]],
-        model: BatchModel | Sequence[BatchModel] = lambda rows: rows, link: float = 0.0, *, edge: float = 0.0,
-        scaled: ScalerSettings | None = None, setup: float = 0.0, choice: VersionChoice | None = None,
+        model: BatchModel | Sequence[BatchModel] = lambda rows: rows, link: float = 0.0, *,
+        path: PathCosts | None = None, cores: int | None = None, scaled: ScalerSettings | None = None,
+        setup: float = 0.0, choice: VersionChoice | None = None,
     ) -> None:  # fmt: skip
         self.answers: dict[int, VirtualAnswer] = {}
         self.batches: list[tuple[float, int]] = []  # when each was sent, and how large it was
         self._agenda, self._link = Agenda(), link
         self._seconds = [seconds] if callable(seconds) else seconds
         self._models = [model] if callable(model) else model
-        self._edge, self._edge_free = edge, 0.0
+        self._path = VirtualPath(self._agenda, path, cores, self._hear, self._deliver) if path else None
         self._trial = BatchTrial(ROW[None], settings.budget, settings.largest) if scaled else None
         self._setup = setup
         self._since: dict[Address, float] = {}  # when each replica was wished for
@@ -107,7 +111,7 @@ class VirtualService:
         ticket = len(self._arrived)
         self._arrived[ticket] = at
         asked = InferenceRequest(ticket, Vector([row]), key, sender=CLIENTS)
-        self._agenda.at(at, self._through_edge if self._edge else self._deliver, FRONT, asked)
+        self._agenda.at(at, self._ask, asked)
         return ticket
 
     def judge(self, at: float, ticket: int, loss: float | None = None, label: int | None = None) -> None:
@@ -175,10 +179,19 @@ class VirtualService:
             if role.want and (found := role.mailbox.take(role.want)):
                 self._wake(role, found)
 
-    def _through_edge(self, to: Address, message: Message) -> None:
-        """Deliver it when the edge has time for it, and has dealt with it."""
-        self._edge_free = max(self._agenda.now, self._edge_free) + self._edge
-        self._agenda.at(self._edge_free, self._deliver, to, message)
+    def _ask(self, request: Message, _: object) -> None:
+        if self._path:
+            self._path.ask(request)
+        else:
+            self._deliver(FRONT, request)
+
+    def _hear(self, messages: Sequence[Message]) -> None:
+        """The front has read all of these before its program goes on."""
+        role = self._roles[FRONT]
+        for message in messages:
+            role.mailbox.put(message)
+        if role.want and (found := role.mailbox.take(role.want)):
+            self._wake(role, found)
 
     def _wake(self, role: LoopRole, value: Message | None) -> None:
         role.want = None
@@ -198,8 +211,13 @@ class VirtualService:
         if sender.role == "stage":  # the front knows replicas only
             sender = Address("replica", sender.rank // len(self._seconds))
         message = stamped(effect.body, sender, copy=False)
-        if self._edge and effect.to == CLIENTS:
-            self._through_edge(CLIENTS, message)
+        if self._path and "scaler" not in (role.address.role, effect.to.role):
+            if role.address == FRONT:
+                self._path.send(effect.to, message)
+            elif effect.to == FRONT:
+                self._path.heard(message)
+            else:
+                self._path.passed_on(effect.to, message)
         else:
             self._agenda.at(self._agenda.now + self._link, self._deliver, effect.to, message)
         return None
@@ -227,7 +245,11 @@ class VirtualService:
         except Exception as error:
             found = error
         number = role.address.rank % len(self._seconds) if role.address.role == "stage" else 0
-        self._agenda.at(self._agenda.now + self._seconds[number](int(effect.load)), self._advance, role, found)
+        seconds = self._seconds[number](int(effect.load))
+        if self._path:
+            self._path.compute(seconds, int(effect.load), self._advance, role, found)
+        else:
+            self._agenda.at(self._agenda.now + seconds, self._advance, role, found)
         return WAIT
 
     def _note(self, role: LoopRole, effect: Note) -> None:

@@ -184,20 +184,27 @@ def show_plan(
 
     from covey.cli.tables.models import print_forecasts
     from covey.inference.cut_model import best_places, cut_at
+    from covey.inference.path.measured_endpoint import MeasuredWishes
+    from covey.inference.path.measuring import measured_costs
     from covey.inference.planning import Times, forecasts, measure, measure_stages, read_prices, read_trace
     from covey.inference.served_model import load
 
     assert planned.plan and planned.prices
     arrivals, prices = read_trace(planned.plan), read_prices(planned.prices)
-    torch.set_num_threads(wishes.threads or 1)
+    threads = wishes.threads or 1
+    torch.set_num_threads(threads)
     model = load(place, say)
-    times: Times | Sequence[Times]
+    times: Sequence[Times]
     if wishes.stages > 1:
         cut = cut_at(model, best_places(model, wishes.stages))
         times = measure_stages(cut, model.example(), wishes.front.largest)
     else:
-        times = measure(model, model.example(), wishes.front.largest)
-    found = forecasts(arrivals, times, prices, wishes.front, wishes.share, scaled=wishes.scaled)
+        times = [measure(model, model.example(), wishes.front.largest)]
+    measured = MeasuredWishes(
+        place=place, front=wishes.front, threads=threads, stages=wishes.stages, body=wishes.body
+    )
+    path = measured_costs(measured, model.example()[0], lambda size: sum(one(size) for one in times))
+    found = forecasts(arrivals, times, prices, wishes.front, wishes.share, scaled=wishes.scaled, path=path)
     if planned.json is not None:
         json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")
     if planned.json != json_file.OUTPUT:

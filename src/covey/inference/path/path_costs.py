@@ -1,0 +1,75 @@
+"""What requests cost beside the model: CPU time of the front and of replicas, and waking up processes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+WAKES = 6  # of processes and threads for a request: front, replica, its computing thread, and back to the client
+LEAST = 1e-9  # seconds
+
+
+class PathCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests cost beside the model.
+
+    Args:
+        request: Seconds of CPU time that the front takes for a request and its answer.
+        batch: The same for a batch, beside its requests.
+        replica: Seconds of CPU time that a replica takes for a batch, beside the model.
+        row: The same for each request of it.
+        client: Seconds of CPU time that whoever asks takes for a request.
+        wakes: Seconds until a process that waits goes on, each as it was seen.
+    """
+
+    request: float
+    batch: float
+    replica: float
+    row: float = 0.0
+    client: float = 0.0
+    wakes: tuple[float, ...] = (0.0,)
+
+
+class ProbePhase(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen while some clients asked, each again when it was answered: numbers, and seconds of CPU time."""
+
+    requests: int
+    batches: int
+    front: float
+    replica: float
+    client: float
+    seconds: tuple[float, ...]  # from asking to the answer, of each request
+
+
+def costs_of(phases: Sequence[ProbePhase], model: Callable[[int], float]) -> PathCosts:
+    """What explains the phases, if a model takes so many seconds of CPU time for a batch of this size.
+
+    The first phase is that of one client: what a request takes there beyond its costs while others come, too, is the
+    time of waking up, with all that is cold then.
+    """
+    alone, *busy = phases
+    batch, request = affine([(one.batches, one.requests, one.front) for one in busy])
+    replica, row = affine([(one.batches, one.requests, max(0.0, one.replica - _models(one, model))) for one in busy])
+    client = alone.client / alone.requests
+    known = batch + request + model(1) + replica + row + client
+    wakes = tuple(max(0.0, took - known) / WAKES for took in alone.seconds)
+    return PathCosts(request=request, batch=batch, replica=replica, row=row, client=client, wakes=wakes)
+
+
+def _models(phase: ProbePhase, model: Callable[[int], float]) -> float:
+    """Seconds that the model took for the batches of a phase, which were about as large as each other."""
+    return phase.batches * model(max(1, round(phase.requests / phase.batches)))
+
+
+def affine(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """The numbers x and y, 0 or more, with which x a + y b is nearest to c, for each unit of b."""
+    scaled = [(a / b, c / b) for a, b, c in rows]  # c / b = x * a / b + y
+    if len({round(a, 6) for a, _ in scaled}) < 2:
+        return 0.0, statistics.fmean(c for _, c in scaled)
+    slope, level = statistics.linear_regression(*zip(*scaled, strict=True))
+    if slope < 0:
+        return 0.0, statistics.fmean(c for _, c in scaled)
+    if level < 0:
+        return sum(a * c for a, c in scaled) / sum(a * a for a, _ in scaled), LEAST
+    return slope, level

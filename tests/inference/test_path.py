@@ -1,0 +1,104 @@
+"""What requests cost beside the model: measured on a real endpoint, and in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from covey.errors import PlanError
+from covey.inference.path.measured_endpoint import MeasuredWishes
+from covey.inference.path.measuring import measured_costs
+from covey.inference.path.path_costs import PathCosts, ProbePhase, affine, costs_of
+from covey.inference.planning import MachinePrice, forecasts
+from covey.inference.request_desk import FrontSettings
+from covey.inference.served_model import ModelPlace
+from covey.inference.virtual_service import VirtualService
+from tests.inference.test_serving import TASK
+
+SETTINGS = FrontSettings(objective=0.05)
+COSTS = PathCosts(request=2e-3, batch=4e-3, replica=1e-3)
+
+
+def seconds(service: VirtualService, *arrivals: float) -> list[float]:
+    for at in arrivals:
+        service.request(at)
+    return [one.seconds for one in service.run()]
+
+
+def test_requests_that_come_while_the_front_is_busy_are_one_batch() -> None:
+    service = VirtualService(SETTINGS, 1, lambda n: 0.5e-3, path=COSTS)
+    first, *others = seconds(service, 0.0, 1e-4, 2e-4)
+    # The first is read by 1 ms, passed on at 3 and computed at 4.5, while the others are read from 3 to 5. Its answer
+    # is read from 5 to 7, then the next batch is passed on, at 9, and it is written at 10.
+    assert first == pytest.approx(10e-3)
+    # That batch is computed at 10.5, read by 12.5, and written at 13.5 and 14.5.
+    assert others == pytest.approx([13.4e-3, 14.3e-3])
+    assert [size for _, size in service.batches] == [1, 2]
+
+
+def test_a_process_that_waits_takes_a_moment_to_wake_up() -> None:
+    """The front, the replica and its thread, that again, the front again, the client; a busy front needs none."""
+    costs = PathCosts(request=0.0, batch=0.0, replica=0.0, wakes=(1e-3,))
+    assert seconds(VirtualService(SETTINGS, 1, lambda n: 0.0, path=costs), 1.0) == pytest.approx([6e-3])
+
+
+def test_processes_that_share_cores_slow_each_other_down() -> None:
+    """The first batch, of 10 ms, is computed while the front reads 20 requests more, for 10 ms."""
+    costs = PathCosts(request=1e-3, batch=0.0, replica=0.0)
+    arrivals = [0.0, *[1e-4] * 20]
+    both, one = (seconds(VirtualService(SETTINGS, 1, lambda n: 0.01, path=costs, cores=n), *arrivals) for n in (2, 1))
+    assert both[0] < 0.012 and one[0] > 0.018
+
+
+def test_costs_explain_what_was_seen() -> None:
+    """A request costs the front 2 ms, a batch 3 ms; a replica takes 1 ms for a batch and 0.5 ms for each request of it,
+    beside the model."""
+
+    def phase(requests: int, batches: int) -> ProbePhase:
+        front = 2e-3 * requests + 3e-3 * batches
+        times = (17.5e-3, 11.5e-3, 10e-3)
+        return ProbePhase(
+            requests=requests, batches=batches, front=front, replica=5e-3 * batches + 0.5e-3 * requests,
+            client=1e-3 * requests,
+            seconds=times,
+        )  # fmt: skip
+
+    found = costs_of([phase(100, 100), phase(400, 300), phase(400, 160), phase(800, 90)], lambda size: 4e-3)
+    for name, value in {"request": 2e-3, "batch": 3e-3, "replica": 1e-3, "row": 0.5e-3, "client": 1e-3}.items():
+        assert getattr(found, name) == pytest.approx(value), name
+    assert found.wakes == pytest.approx((1e-3, 0.0, 0.0)), "what is left of each, for six wake-ups"
+
+
+def test_costs_are_never_negative() -> None:
+    assert affine([(1, 1, 5e-3), (1, 2, 12e-3)]) == pytest.approx((0.0, 5.5e-3))
+    assert affine([(1, 1, 5e-3), (1, 4, 1e-3)])[1] == pytest.approx(0.0, abs=1e-6)
+    assert affine([(1, 1, 5e-3), (1, 1, 7e-3)]) == pytest.approx((0.0, 6e-3)), "batches of one say nothing"
+
+
+def test_the_front_may_be_what_limits_a_plan() -> None:
+    """It takes 15 ms for a request, and 100 come in a second: no number of replicas helps."""
+    arrivals = [number / 100 for number in range(200)]
+    prices = {"small": MachinePrice(1.0)}
+    path = PathCosts(request=15e-3, batch=0.0, replica=0.0)
+    (found,) = forecasts(arrivals, lambda n: 1e-3, prices, SETTINGS, 0.99, most=4, path=path)
+    assert not found.keeps and found.replicas == 4
+    (found,) = forecasts(arrivals, lambda n: 1e-3, prices, SETTINGS, 0.99, most=4)
+    assert found.keeps and found.replicas == 1
+
+
+@pytest.mark.full
+def test_a_real_endpoint_is_measured(tmp_path: Path) -> None:
+    """Its model sleeps for 2 ms: that is no CPU time, but the time of a request has it."""
+    (tmp_path / "picky.py").write_text(TASK)
+    save_file({"scale": torch.tensor([2.0])}, tmp_path / "model.safetensors")
+    place = ModelPlace(file=str(tmp_path / "model.safetensors"), task=str(tmp_path / "picky.py"))
+    wishes = MeasuredWishes(place=place, front=SETTINGS, threads=1, stages=1, body=1 << 10)
+    found = measured_costs(wishes, torch.ones(2), lambda size: 0.0)
+    assert 1e-5 < found.request < 0.1 and 0 <= found.batch < 0.1 and 1e-5 < found.replica + found.row < 0.1
+    assert sorted(found.wakes)[len(found.wakes) // 2] > 2e-3 / 6 / 2
+    with pytest.raises(PlanError, match="for the reason above"):
+        measured_costs(MeasuredWishes(place=ModelPlace(file="none", task=place.task), front=SETTINGS, threads=1,
+                                      stages=1, body=1), torch.ones(2), lambda size: 0.0)  # fmt: skip
