@@ -111,3 +111,9 @@ def test_the_command_names_the_cheapest_set_up(tmp_path: Path) -> None:
     assert "cheapest for" in shown.output and "1 x small, 0.05 an hour" in shown.output
     first, second = json.loads((tmp_path / "plan.json").read_text())
     assert (first["machine"], first["keeps"], second["machine"]) == ("small", True, "large")
+
+
+def test_batches_smaller_than_those_measured_take_as_long_as_the_smallest() -> None:
+    times = BatchTimes([2, 4, 8], [1.0, 3.0, 4.0])
+    assert [times(size) for size in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 2.0, 3.0, 3.5, 4.0, 5.0]
+    assert times.largest_within(3.5, 16) == 6 and times.largest_within(0.5, 16) == 1

@@ -25,6 +25,7 @@ from covey.parallelism.sharded.shard_roles import shard_replica
 from covey.parallelism.sharded.working_weights import WorkingWeights
 from tests.parallelism.divided_runs import apart, run
 from tests.parallelism.models import Transformer, cnn
+from tests.worlds import vector
 
 CHANCE = torch.Generator().manual_seed(4)
 WORDS = torch.randint(0, 11, (70, 5), generator=CHANCE), torch.randint(0, 11, (70, 5), generator=CHANCE)
@@ -398,3 +399,23 @@ def test_a_layer_is_complete_once_and_a_gradient_after_that_is_refused() -> None
     del sums._left[0, 0]  # as when its gradient has left
     with pytest.raises(PlanError, match="a gets its gradient twice in one backward.*use_reentrant=False"):
         GradientSums.ready(sums, 0, "a")
+
+
+@pytest.mark.parametrize(("me", "samples", "mean"), [(0, [4, 0, 4], 3.0), (1, [4, 0, 4], 5.0), (0, [4, 4, 4], 3.0)])
+def test_statistics_are_the_mean_of_members_that_had_samples(me: int, samples: list[int], mean: float) -> None:
+    """The own ones are 1, and the others' 5: what a member without samples has counts for nobody."""
+    sent: list[int] = []
+
+    async def send(to: int, message: Any) -> None:
+        sent.append(to)
+
+    async def receive(kind: Any, sender: int, step: int) -> Any:
+        return SimpleNamespace(buffers=vector(5.0 if samples[1] == 0 or sender == 1 else 3.0))
+
+    node: Any = SimpleNamespace(step=0, send=send, receive=receive)
+    parts = SimpleNamespace(shard=me, sums=SimpleNamespace(owners=SimpleNamespace(peer=lambda member: member)))
+    others = [member for member in range(3) if member != me]
+    replica: Any = SimpleNamespace(buffers=vector(1.0), parts=parts, _others=lambda: others)
+    with pytest.raises(StopIteration):
+        ShardReplica._mean_buffers(replica, node, samples).send(None)
+    assert replica.buffers.parts[0].item() == mean and sent == (others if samples[me] else [])
