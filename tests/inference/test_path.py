@@ -89,6 +89,13 @@ def test_the_front_may_be_what_limits_a_plan() -> None:
     assert found.keeps and found.replicas == 1
 
 
+def test_a_faster_machine_does_faster_what_is_beside_the_model() -> None:
+    prices = {"small": MachinePrice(1.0), "fast": MachinePrice(2.0, 10.0)}
+    path = PathCosts(request=0.0, batch=0.0, replica=20e-3, row=5e-3)
+    small, fast = forecasts([0.0, 1.0], lambda n: 1e-3, prices, SETTINGS, 0.99, path=path)
+    assert (small.seconds, fast.seconds) == pytest.approx((26e-3, 2.6e-3))
+
+
 @pytest.mark.full
 def test_a_real_endpoint_is_measured(tmp_path: Path) -> None:
     """Its model sleeps for 2 ms: that is no CPU time, but the time of a request has it."""
