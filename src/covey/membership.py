@@ -62,6 +62,14 @@ class Departed(Message):
     counted = False
 
 
+class LeaveNotice(Message):
+    """(From the engine, to a role that is `warned`) Its machine departs soon: when it computes nothing, or by force."""
+
+    wire_name = "membership.notice"
+
+    counted = kept = False
+
+
 class BatchesLeft(Message):
     """To one that takes no part: there are batches again, or all are done."""
 

@@ -54,6 +54,7 @@ TRIED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "malt": {"queue": (2, 4)},
     "mpca": {"rho": (0.01, 1.0)},
     "p3": {"slice": (0, 50_000)},
+    "proteus": {"backup": (1, 9), "stage2": (0.0, 4.0), "stage3": (1.0, 30.0)},
     "quorum": {"size": (1, 3)},
     "sandblaster": {"batch": (1, 3), "history": (1, 10)},
     "sgp": {"overlap": (1, 3)},

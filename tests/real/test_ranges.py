@@ -54,7 +54,7 @@ def check(result: covey.Result, guide: Guide, events: list[str], samples: int) -
 @pytest.mark.parametrize(
     ("strategy", "servers"),
     [
-        ("bsp", 2), ("litz", 1), ("asynchronous", 1), ("ssp", 2), ("petuum", 2),
+        ("bsp", 2), ("litz", 1), ("proteus", 1), ("asynchronous", 1), ("ssp", 2), ("petuum", 2),
         ("easgd(period=2)", None), ("allreduce", None),
         ("sliced", None), pytest.param("bigdl", None, marks=pytest.mark.full),
         ("local_sgd(period=2)", None), pytest.param("bmuf(period=3)", None, marks=pytest.mark.full),
@@ -142,6 +142,17 @@ def test_machines_come_and_go_by_a_trace(room: Room, tmp_path: Path) -> None:
     events = [f"{event.event} {event.who}" for event in result.membership]
     assert sorted(events) == ["join worker 2", "leave worker 1", "leave worker 2"]
     assert result.goodput and result.goodput.accepted == fit(task, "bsp", 3, steps=100).samples
+
+
+def test_a_server_on_a_machine_that_is_given_notice_is_handed_over(room: Room, tmp_path: Path) -> None:
+    trace = tmp_path / "spot.csv"
+    trace.write_text("time,worker,event,notice\n60.3s,1,depart,60s\n")
+    task = room.task(before_step="time.sleep(0.01)")
+    result = fit(task, "proteus(backup=1000)", "1:4", steps=60, spot_trace=trace)
+    assert [f"{event.event} {event.who}" for event in result.membership or []] == ["leave worker 1"]
+    assert result.seconds < 60 and result.failures == [], "it goes when its partitions are elsewhere"
+    assert result.goodput and result.goodput.repeated == 0, "and all that was done counts"
+    assert result.samples == fit(task, "bsp", 4, steps=60).samples
 
 
 def test_a_run_finds_out_itself_how_many_workers_are_worth_it(room: Room, tmp_path: Path) -> None:

@@ -16,6 +16,11 @@ def servers(run: CountedRun) -> LinkBytes:
     return _with("server 0", run, run.steps, run.steps)
 
 
+def server_beside_worker(run: CountedRun) -> LinkBytes:
+    """The same, where the server is on the machine of worker 0."""
+    return {link: size for link, size in servers(run).items() if "worker 0" not in link}
+
+
 def centre(run: CountedRun) -> LinkBytes:
     """The centre down and the force up, at steps 0, period, 2 period…"""
     return _with("master 0", run, -(-run.steps // run.period), -(-run.steps // run.period))

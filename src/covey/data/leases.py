@@ -82,6 +82,12 @@ class Ledger:
         """Whether there is a batch that any worker may have."""
         return not self.closed and any(True for _ in self._spare())
 
+    @property
+    def left(self) -> bool:
+        """Whether there is a batch that was not given to anybody, or was given back."""
+        some = any(following < limit for following, limit in zip(self.next, self.limits, strict=True))
+        return not self.closed and (bool(self.returned) or some)
+
     def take(self, worker: int, step: int) -> Lease | None:
         """The batch of a worker's step; the same when it asks again. None: there is none now."""
         held = self.held[worker]
@@ -112,15 +118,16 @@ class Ledger:
         """A worker is gone: others get what it had, but for what is known to be done."""
         for lease in self.held[worker].values():
             if not known(lease):
-                self._return(worker, lease)
+                self.put_back(worker, lease)
         self.settle(worker)
 
     def give_back(self, worker: int, first: int) -> None:
         """Others get what this worker was given for steps from this one on."""
         for step in [step for step in self.held[worker] if step >= first]:
-            self._return(worker, self.held[worker].pop(step))
+            self.put_back(worker, self.held[worker].pop(step))
 
-    def _return(self, worker: int, lease: Lease) -> None:
+    def put_back(self, worker: int, lease: Lease) -> None:
+        """Others get this batch, which was given to this worker."""
         self.returned.add(lease)
         self.done[worker] -= self.size(*lease)
 

@@ -16,11 +16,12 @@ Taken = Literal["", "pushes", "exchanges"]
 
 FaultTrait = Literal[
     "same bits", "forces cancel", "weights sum to 1", "compressed models", "optimizers of their own",
-    "models of their own",
+    "models of their own", "parameters of their own",
 ]  # fmt: skip
 """Weights are to the bit those without faults; the centre moves by as much as its workers, in the other direction;
 weight is handed on, and none is lost; models travel compressed, so that each owner of a slice holds its own exactly;
-an optimizer's state, or a model, that only one worker has is lost with it."""
+an optimizer's state, or a model, that only one worker has is lost with it; or parameters are, since their last
+backup."""
 
 FOR_STUDY = "it is for study: a practitioner does not reach for it"
 
@@ -79,7 +80,7 @@ class Entry:
     @property
     def own_state(self) -> str:
         """What only one worker has, so that it is lost with it; empty: nothing."""
-        own: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own")
+        own: tuple[FaultTrait, ...] = ("optimizers of their own", "models of their own", "parameters of their own")
         return next((trait for trait in own if trait in self.fault_traits), "")
 
     @property

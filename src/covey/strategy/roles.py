@@ -33,6 +33,7 @@ class Role:
         prepare: What takes long the first time, for weights such as these.
         heard_by_all: Whether those who step hear every worker's settings, not only one worker's.
         together: Whether its waits for peers end with ViewChanged when one of them is born again.
+        warned: Whether its program hears that its machine departs soon, and says itself when it is ready for that.
         copies: Who else holds what this server holds, itself among them, where `--replicas` asks for copies.
 
     >>> async def work(node, replica):
@@ -50,6 +51,7 @@ class Role:
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
     heard_by_all: bool = False  # whoever steps hears every worker's settings, not only one's
     together: bool = False  # a wait for a peer ends with ViewChanged when somebody is born again
+    warned: bool = False  # its program gets a LeaveNotice, and is ready to go when it computes nothing
     copies: tuple[Address, ...] = ()  # who holds what this server holds, itself among them
     part: Callable[[ReplicaSpec], Replica] | None = (
         None  # makes the replica of a role that has only a part of the model

@@ -23,6 +23,7 @@ from covey.central.server.parameter_server import (
 )  # fmt: skip
 from covey.central.server.speculative import SpecSync
 from covey.central.server.store import Fetched
+from covey.central.tiered.proteus import Proteus
 from covey.strategy import FOR_STUDY, MEAN_GRADIENT, Entry, TrafficFormula
 
 BOTH_WAYS = TrafficFormula("2", formulas.servers)
@@ -131,6 +132,21 @@ ENTRIES: Mapping[str, Entry] = {
         traffic=TrafficFormula("1 / push + 1 / fetch", formulas.servers), timelines=("downpour(push=3, fetch=2)",),
         on_loss="continue", ranges=True, fault_traits=frozenset({"optimizers of their own"}),
         test="central/test_downpour.py::test_pushes_at_0_3_6_hold_1_3_3_gradients_and_the_weights_move_in_between",
+    ),
+    "proteus": Entry(
+        Proteus, "Harlap et al. 2017", plain="hands the state of parameters from machine to machine, as it is",
+        use="Many machines that may vanish, and a few that stay.",
+        details="`--servers` says how many machines stay: those of the first workers, each with a server. With a range "
+        "of workers, the others may come and go. By their number for each reliable machine, parameters are served by "
+        "reliable machines (stage 1), or above `stage2` by half of the transient ones, with a backup on reliable ones "
+        "every `backup` steps (stage 2); above `stage3` reliable machines do not train (stage 3). A machine that is "
+        "given notice hands over what it serves. When one vanishes without, all go back to the last backup, and the "
+        "batches since then are done again. With a fixed number of workers it is `bsp`.",
+        mathematics=MEAN_GRADIENT,
+        traffic=TrafficFormula("2 (n-1)/n", formulas.server_beside_worker), timelines=("proteus",),
+        on_loss="continue", ranges=True, fault_traits=frozenset({"parameters of their own"}),
+        unadvised="it pays where machines vanish, which the advice for a fixed cluster does not weigh",
+        test="central/test_proteus.py::test_when_all_transient_machines_vanish_the_run_goes_back_to_the_last_backup_only",
     ),
     "litz": Entry(
         Litz, "Qiao et al. 2018", plain="moves executors, and what a codec owes would have to move along",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from covey.central.sliced.optimizer_parts import load_optimizer, optimizer_state, shards_of, union
 from covey.exchange.codec import Codec, seed
 from covey.message import Address
 from covey.model.replica import Replica
@@ -52,16 +53,12 @@ class SliceStates:
         held = {number: owner_and_keeper(number, self.members, self.node.workers) for number in range(len(self.pieces))}
         self.owned = [number for number, who in held.items() if who[0] == me]
         self.kept = {number: state for number, state in self.kept.items() if me in held[number]}
-        unions = {rank: self._union([n for n, who in held.items() if who[0] == rank]) for rank in self.members}
+        unions = {rank: union(self.pieces, [n for n, who in held.items() if who[0] == rank]) for rank in self.members}
         self.owned_by, self.piece = unions, unions[me]
         self._lay_out(unions)
         replica.progress.restore(self.seen, replica.progress.scores)
         replica.updates.keep(layout, self.piece)
         self._load()
-
-    def _union(self, numbers: Sequence[int]) -> Piece:
-        """The ranges of these slices, in their order, as one piece."""
-        return tuple(sum((self.pieces[n][part] for n in numbers), ()) for part in range(len(self.pieces[0])))
 
     def _lay_out(self, unions: Mapping[int, Piece]) -> None:
         """How what goes to each owner, and comes from it, is written."""
@@ -98,30 +95,20 @@ class SliceStates:
         """The states of what this worker owns, as they are now."""
         found = dict[str, Any]()
         for number, shards in self._shards().items():
-            optimizer = [_plain(self.replica.optimizer.state.get(shard, {})) for shard in shards]
             params = {"params": self.replica.flat.cut(self.pieces[number])} if self.rounded else {}
-            found[str(number)] = {"optimizer": optimizer, **params}
+            found[str(number)] = {"optimizer": optimizer_state(self.replica, shards), **params}
         return packed(found)
 
     def _load(self) -> None:
         """Go on from the states after the last round; the optimizer of a slice of which nobody has one begins anew."""
         for number, shards in self._shards().items():
             if state := self.kept.get(number):
-                for shard, values in zip(shards, state["optimizer"], strict=True):
-                    if values:
-                        self.replica.optimizer.state[shard] = _living(values, shard)
+                load_optimizer(self.replica, shards, state["optimizer"])
                 if self.rounded:
                     self.replica.flat.cut(self.pieces[number]).copy_(state["params"])
 
     def _shards(self) -> dict[int, list[nn.Parameter]]:
-        """What the optimizer steps of each slice: of every parameter the parts that lie in it, in the slices' order."""
-        found: dict[int, list[nn.Parameter]] = {number: [] for number in self.owned}
-        inside = {number: self.replica.layout.inside(self.pieces[number]) for number in self.owned}
-        for place, shards in enumerate(self.replica.updates.shards):
-            left = iter(shards)
-            for number in self.owned:
-                found[number] += [next(left) for _ in inside[number][place]]
-        return found
+        return shards_of(self.replica, self.pieces, self.owned)
 
     def note_round(self, own: Vector) -> None:
         """This worker has done its part of a round; `own`: its states, packed, of which nothing changes any more."""
@@ -163,17 +150,3 @@ class SliceStates:
 def read_states(states: Vector, sender: Address) -> dict[int, SliceState]:
     """The states of slices that somebody has packed."""
     return {int(number): state for number, state in unpacked(states, sender).items()}
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.detach().cpu() if isinstance(value, Tensor) else value for key, value in values.items()}
-
-
-def _living(values: Mapping[str, Any], shard: nn.Parameter) -> dict[str, Any]:
-    """What an optimizer may write on; counters of steps stay in the memory of the CPU, where torch has them."""
-    found = {}
-    for key, value in values.items():
-        if isinstance(value, Tensor):
-            value = value.clone() if key == "step" else value.to(shard.device, copy=True)
-        found[key] = value
-    return found

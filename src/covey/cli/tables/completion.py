@@ -13,7 +13,7 @@ OUTSIDE = ("covey.strategies", "covey.codecs")  # entry points by which packages
 
 STRATEGIES = (
     "bsp", "ssp", "bounded_delay", "asynchronous", "dssp", "quorum", "softsync", "dc_asgd", "value_bound", "a_bsp",
-    "specsync", "downpour", "litz", "sandblaster", "petuum", "essp", "bosen", "vap", "p3", "tictac",
+    "specsync", "downpour", "proteus", "litz", "sandblaster", "petuum", "essp", "bosen", "vap", "p3", "tictac",
     "bytescheduler", "staggered", "allreduce", "sliced", "bigdl", "caffeonspark", "firecaffe", "gradient_coding",
     "halp", "poseidon",
     "outer_products", "one_weird_trick", "strads", "local_sgd", "sparknet", "bmuf", "diloco", "crossbow", "easgd",

@@ -22,6 +22,7 @@ from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
+from covey.membership import LeaveNotice
 from covey.message import Address
 from covey.observe.membership import MembershipLog
 from covey.observe.tally import Tally, Teller
@@ -162,7 +163,7 @@ class RunFaults:
         """
         agenda = self._parts.agenda
         if self._parts.lives.ranges:
-            self._noticed[actor.name] = fault
+            self._warn(actor, fault)
             return agenda.from_outside(agenda.now + fault.lasts, self._end_notice, actor.name)
         agenda.from_outside(agenda.now + fault.lasts, self._leave, actor, fault)
         if self._keeper and not actor.ended:
@@ -176,7 +177,7 @@ class RunFaults:
             self._parts.lives.lose(actor.address, how)
 
     def _before_batch(self, act: Act, thread: RoleProgram, effect: Any) -> Any:
-        if thread.actor.name not in self._noticed:
+        if thread.actor.name not in self._noticed or (thread.actor.role.warned and effect.load):
             return act(thread, effect)
         agenda = self._parts.agenda
         agenda.at(agenda.now, self._end_notice, thread.actor.name)
@@ -185,7 +186,13 @@ class RunFaults:
     def release(self, who: Address) -> None:
         """Let a worker go before its next batch; one that was told so already stays told."""
         name = str(who)
-        self._noticed.setdefault(name, Fault(kind="notice", who=(name,), optional=True))
+        if name not in self._noticed:
+            self._warn(self._actor(name), Fault(kind="notice", who=(name,), optional=True))
+
+    def _warn(self, actor: VirtualActor, fault: Fault) -> None:
+        self._noticed[actor.name] = fault
+        if actor.role.warned and not actor.ended:
+            self._parts.lives.deliver(actor, LeaveNotice(sender=actor.address))
 
     def _end_notice(self, name: Host, _: Any) -> None:
         if fault := self._noticed.pop(name, None):

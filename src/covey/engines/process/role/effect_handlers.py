@@ -13,6 +13,7 @@ from covey.engines.process.role.running_program import RolePrograms, RunningProg
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport.landing import placed
 from covey.engines.window import waits, weight
+from covey.membership import LeaveNotice
 from covey.message import Address, Message, payload
 from covey.program import Collective, Compute, Effect, Note, Now, Receive, SavePoint, Send, Sleep, Spawn
 
@@ -54,6 +55,8 @@ class EffectHandlers:
         return self.homes.get(peer) != self.homes[self.host.me]
 
     def receive(self, running: RunningProgram, effect: Receive) -> tuple[bool, Message | None]:
+        if self.host.role.warned and self.host.notice.news:
+            self.host.mailbox.put(LeaveNotice(sender=self.host.me))
         message = self.host.mailbox.take(effect)
         if message is not None:
             return True, placed(message, effect)
@@ -63,7 +66,7 @@ class EffectHandlers:
         return False, None
 
     def compute(self, running: RunningProgram, effect: Compute[Any]) -> tuple[bool, None]:
-        self.host.notice.heed()
+        self.host.notice.heed(busy=self.host.role.warned and effect.load > 0)
         self.requests.put(running)
         return False, None
 

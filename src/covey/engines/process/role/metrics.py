@@ -57,6 +57,7 @@ class Metrics:
         self.reported = self.measured = 0.0
         self.closed = False
         self.heard = 0  # messages, where it is traced
+        self.step = 0  # that was reported last
         self.profiler: OpProfiler | None = None
 
     def computing(self) -> None:
@@ -71,6 +72,7 @@ class Metrics:
 
     def noted(self, kind: str, value: float) -> None:
         if kind == "resumed":
+            self._report_first()
             return self.line.tell(control.Resumed(int(value)))
         if isinstance(value, AcceptedSamples):
             return self.line.tell(control.Resumed(int(value), value.of))
@@ -111,6 +113,7 @@ class Metrics:
         if self.profiler and self.profiler.enough(step, self.heard):
             self.profiler.end()
         moment = self.reported = time.monotonic()
+        self.step = step
         waiting, since = "", 0.0
         if main is not None and main.effect is not None:
             waiting, since = main.waits_for(), self.watch.now() - self.watch.at(main.since)
@@ -119,6 +122,12 @@ class Metrics:
             self.measured, use = moment, usage.own()
         given = self.training.losses.count if self.training else 0
         self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use))
+
+    def _report_first(self) -> None:
+        """Report what was done so far, of which some does not count: the launcher would add it to what does."""
+        if self.teller.of(self.me).samples and self.watch.started and not self.closed:
+            given = self.training.losses.count if self.training else 0
+            self.line.tell(control.Report(self.step, self.teller.take(self.me), "", 0.0, given, None))
 
     def tell_losses(self) -> None:
         """All of them: those of a GPU may come after the step that they belong to."""

@@ -13,7 +13,7 @@ class DepartureNotice:
     """Whether this process was told that it will go."""
 
     def __init__(self) -> None:
-        self.given = False
+        self.given = self._told = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.given = True
@@ -23,10 +23,17 @@ class DepartureNotice:
         if wanted:
             signal.signal(NOTICE, self)
 
-    def heed(self) -> None:
-        """Before a batch: go now, if told so. What was made of the batches before is sent, where each is sent alone.
+    @property
+    def news(self) -> bool:
+        """Whether it was told so, and nobody has asked since."""
+        fresh, self._told = self.given and not self._told, self.given
+        return fresh
 
-        Where several go into one message or average, others do again those of the one that is not complete.
+    def heed(self, busy: bool = False) -> None:
+        """Before a batch: go now, if told so, unless the role is `busy` with what its program must bring away first.
+
+        What was made of the batches before is sent, where each is sent alone. Where several go into one message or
+        average, others do again those of the one that is not complete.
         """
-        if self.given:
+        if self.given and not busy:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""How do parameters live on machines of which some may vanish?"""
