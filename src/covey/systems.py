@@ -137,7 +137,7 @@ SYSTEMS: Mapping[str, System] = {
         "allreduce with mesh(stage=2, microbatches=4)",
         None,
         "Athlur et al. 2022",
-        "its own choice of stages and replicas when machines come and go: end the run, and resume it with another mesh",
+        "on real processes its own choice of stages and replicas when machines come and go, which covey simulate makes",
     ),
     "zero1": System("allreduce with mesh(zero=1)", None, "Rajbhandari et al. 2020"),
     "zero2": System("allreduce with mesh(zero=2)", None, "Rajbhandari et al. 2020"),

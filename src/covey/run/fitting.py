@@ -22,6 +22,7 @@ from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
 from covey.run.leading.standby import stand_by
 from covey.run.listening import listening
+from covey.run.morphing.morphing_run import mesh_in_range, morphing
 from covey.run.option_parts import (
     BudgetOptions,
     CheckpointOptions,
@@ -202,6 +203,9 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: O
     """The same, with the options in one."""
     read_counts.notes()  # what was read before this run is not its own
     team = parse_workers(workers)
+    if mesh_in_range(strategy, team):
+        asked, train = morphing(task, strategy, team, given)
+        return heard(asked, given.engine, train)
     given = implied(given, team)
     engine = engine_of(given, team)
     if engine is None:

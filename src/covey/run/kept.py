@@ -98,8 +98,10 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
     old, new, me = mesh_of(before), mesh_of(now), role.alias or role.address
     if any(mesh.batches * mesh.tensors > 1 for mesh in (old, new)):
         return _relaid(place, role, replica, old, new)
+    # where there are more replicas than before, all had the same model
+    number = me.rank % (old.replica or 1) if parse(before).mesh else me.rank
     states = [
-        RoleState.read(place, Address(me.role, me.rank * old.stages + stage)) for stage in range(old.stages)
+        RoleState.read(place, Address(me.role, number * old.stages + stage)) for stage in range(old.stages)
     ]  # fmt: skip
     return recut(states, replica, begin=not new.schedule.flushes)
 

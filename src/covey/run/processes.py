@@ -260,6 +260,12 @@ def check_kind(place: Path, run: RunRecord, here: RunRecord) -> None:
         )
 
 
+def newest(given: CheckpointOptions) -> tuple[Path, RunRecord]:
+    """The newest checkpoint, of whatever layout."""
+    assert given.resume is not None
+    return CheckpointDirectory(Path(given.resume)).newest()
+
+
 def kept_run(
     given: CheckpointOptions, here: RunRecord, rigid: bool = False
 ) -> tuple[Path | None, RunRecord | None]:  # fmt: skip

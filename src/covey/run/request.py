@@ -65,6 +65,8 @@ class Request:
     lead: Lead | None = None  # of a launcher that has stood by
     pause: int | None = None  # samples at which the run is kept, and ends for now
     own_settings: bool = False  # of the task's optimizer, not those of the checkpoint
+    morphed: bool = False  # it goes on from a checkpoint of another layout with the same batch of all replicas
+    begins: float = 0.0  # virtual seconds before which it does not go on
     auto: bool = False  # the run finds out itself how many workers are worth it
     origin: RunOrigin | None = None  # for the lineage of what comes of it
     left: Callable[[MembershipEvent], None] | None = None  # is told of each process that is lost, while the run goes on

@@ -38,7 +38,7 @@ from covey.run.best_model import BestModel
 from covey.run.checks import check_seats
 from covey.run.kept import after, check_layout, keep_own_settings, recalled, same_stages
 from covey.run.option_parts import deaths_survived, plan_of, trace_of
-from covey.run.processes import checkpoints_of, kept_run, run_record
+from covey.run.processes import checkpoints_of, kept_run, newest, run_record
 from covey.run.request import Request, facts
 from covey.run.saving import Place, save_model
 from covey.run.virtual_restarts import VirtualRestarts
@@ -70,11 +70,11 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
             f"{option('every', 'auto')} measures how long a real disk takes; in virtual time give one, such as 5s"
         )
     here = run_record(asked)
-    kept, run = kept_run(given.checkpoints, here, rigid=True)
+    kept, run = newest(given.checkpoints) if asked.morphed else kept_run(given.checkpoints, here, rigid=True)
     here = after(run, here)
-    if run:
+    if run and not asked.morphed:
         check_layout(run, here, asked.strategy.in_step)
-    if run and not same_stages(run.strategy, asked.strategy.text):
+    if run and not asked.morphed and not same_stages(run.strategy, asked.strategy.text):
         raise CheckpointError(f"{kept} has another mesh: in virtual time a run goes on with the one that it had")
     checkpoints = checkpoints_of(given.checkpoints, asked.kept)
     with checkpoints or nullcontext(), one_thread(), failing():

@@ -55,7 +55,7 @@ class VirtualRestarts:
     def run(self, kept: Path | None, run: RunRecord | None) -> Result:
         """Train, and after a loss train again, if that was asked for."""
         before = kept
-        clock, told = 0.0, -1
+        clock, told = self.asked.begins, -1
         while True:
             judge = referee(self.asked)
             judge.known = told
