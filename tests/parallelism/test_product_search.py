@@ -11,7 +11,7 @@ import pytest
 from covey.advise.trials.layouts import LayoutTerms, search_layouts
 from covey.parallelism.plan.profile import LayerCost, Profile
 from covey.parallelism.plan.terms import Cut
-from covey.parallelism.search import Budget, Devices, OperatorGraph
+from covey.parallelism.search import Budget, Devices, LayoutSearch, OperatorGraph
 from covey.parallelism.search.operators import Operator
 from covey.parallelism.search.product_layouts import MeshSizes, ProductLayouts
 from covey.simulate import from_flags
@@ -81,6 +81,23 @@ def test_every_mesh_of_all_machines_is_looked_at() -> None:
     }  # fmt: skip
     assert {one.zero for one in sizes if one.stage > 1 and one.shard > 1} == {1}
     assert {one.zero for one in sizes if one.stage == 1} == {1, 2, 3}
+
+
+def test_one_axis_costs_what_its_own_formula_says() -> None:
+    layouts = small(3)
+    whole = layouts.searched(1, 1, "dp", Budget())
+    assert whole is not None
+    alone = LayoutSearch(layouts.graph, layouts.devices, layouts.profile, 4)
+    shards = {one.plan: one for one in alone.sharded()}
+    for zero in (1, 2, 3):
+        for replica, shard, plan in ((1, 4, "4 shards"), (2, 2, "2 x 2 shards")):
+            cost = layouts.cost(MeshSizes(replica=replica, shard=shard, zero=zero), whole, None)
+            same = shards[f"{plan}, zero={zero}"]
+            assert (cost.step, cost.memory, cost.traffic) == pytest.approx((same.step, same.memory, same.traffic))
+    (stages,) = (one for one in alone.pipelines() if one.plan == "2 x 2 stages")
+    mesh = MeshSizes(replica=2, stage=2)
+    cost = layouts.cost(mesh, whole, layouts.cut(mesh, whole))
+    assert (cost.step, cost.memory, cost.traffic) == pytest.approx((stages.step, stages.memory, stages.traffic))
 
 
 @pytest.mark.full
