@@ -42,6 +42,7 @@ def test_seeds_pick_every_strategy_and_the_same_one_again() -> None:
     ranged = {catalog.resolve(one.strategy, 4).name for one in map(case_of, range(3000)) if one.least}
     assert ranged >= {"bsp", "allreduce", "local_sgd", "bmuf", "diloco"}
     assert case_of(5) == case_of(5) and {case_of(seed).workers for seed in range(90)} == {2, 3, 4}
+    assert any(one.elastic and "with mesh" in one.strategy for one in map(case_of, range(3000)))
 
 
 @pytest.fixture

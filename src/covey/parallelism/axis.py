@@ -124,6 +124,12 @@ class Axis:
         return answer
 
 
+class AmongAll(Effect[Any], frozen=True):
+    """An effect of a program that knows all workers of a run, not only those at its own place."""
+
+    effect: Effect[Any]
+
+
 @types.coroutine
 def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> Generator[Effect[Any], Any, T]:
     """Run a program that knows only its axis."""
@@ -135,11 +141,32 @@ def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> Generator[Effe
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         answer = error = None
-        wanted = axis.outward(effect)
+        whole = isinstance(effect, AmongAll)
+        wanted = effect.effect if isinstance(effect, AmongAll) else axis.outward(effect)
         if wanted is None:
             continue
         try:
-            answer = axis.inward((yield wanted))
+            answer = (yield wanted) if whole else axis.inward((yield wanted))
+        except GeneratorExit:
+            program.close()
+            raise
+        except BaseException as failure:
+            error = failure
+
+
+@types.coroutine
+def through(program: Coroutine[Effect[Any], Any, T]) -> Generator[Effect[Any], Any, T]:
+    """Inside a program that knows only its axis, run one that knows all workers by the run's own names."""
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = program.throw(error) if error else program.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = error = None
+        try:
+            answer = yield AmongAll(effect)
         except GeneratorExit:
             program.close()
             raise
@@ -150,7 +177,9 @@ def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> Generator[Effe
 class Within:
     """A role's host, as its programs see it along an axis."""
 
-    def __init__(self, host: Host, axis: Axis) -> None:
+    def __init__(self, host: Host, axis: Axis, outer: Node | None = None) -> None:
+        """`outer` is the role's node among all of the run."""
+        self.outer, self.axis = outer, axis
         self._host, self._axis = host, axis
 
     @property
@@ -202,7 +231,7 @@ async def _awaited(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> T:
 def view(node: Node, axis: Axis) -> Node:
     """The node as a program along the axis has it: it counts only those at its own place."""
     mine = node.limits[axis.index :: axis.members]
-    return Node(axis.me, mine, Within(node.host, axis), node.rng, node.seed)
+    return Node(axis.me, mine, Within(node.host, axis, node), node.rng, node.seed)
 
 
 def placed(role: Role, places: tuple[AxisPlace, ...], ages: bool = False) -> Role:

@@ -60,3 +60,13 @@ def _built(mesh: Mesh) -> Callable[[Mesh, int, ReplicaSpec], Replica]:
     if mesh.cut_in_layers and mesh.expert is not None:
         part = expert_stage_replica
     return partial(rows_of_part, part) if mesh.shards > 1 else part
+
+
+def why_part_lost(strategy: Strategy, workers: int) -> str:
+    """Why a worker that was lost cannot have its part of a cut model again from another replica, if so."""
+    mesh = strategy.composition.mesh
+    if mesh is None or strategy.name != "allreduce" or mesh.stages != mesh.members:
+        return "a lost worker takes along its part of the model"
+    if not mesh.flushes:
+        return "its timetable has weights of several steps in one part"
+    return "" if workers > mesh.members else "nobody else has a lost worker's part of the model"

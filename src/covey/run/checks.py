@@ -19,6 +19,7 @@ from covey.membership import OnLoss
 from covey.model import build
 from covey.model.replica_spec import pace_of
 from covey.names import option
+from covey.parallelism.hybrid import why_part_lost
 from covey.run.options import Options
 from covey.simulate.faults import OF_SEATS, FaultPlan
 from covey.spec.worker_range import WorkerRange
@@ -159,6 +160,8 @@ def check_range(chosen: Strategy, deal: Shards, workers: WorkerRange, given: Opt
     if not chosen.ranges:
         able = [name for name, entry in catalog.STRATEGIES.items() if entry.ranges]
         why = f"the workers of {chosen.name} cannot come and go; use {', '.join(able)}"
+    elif chosen.composition.mesh:
+        why = "the workers of a cut model cannot come and go, as each has a part of it"
     elif chosen.terms.chooses:
         skips = "skips samples, and a range deals out every one: omit epoch"
         why = f"{chosen.text}: {chosen.rigid}" if chosen.rigid else f"{chosen.text} {skips}"
@@ -270,8 +273,8 @@ def why_not_reborn(chosen: Strategy, roles: Sequence[Role]) -> str:
         return f"{chosen.name} cannot go on without a lost worker; use {', '.join(able)}"
     if chosen.rigid:
         return f"{chosen.text}: {chosen.rigid}"
-    if chosen.composition.mesh:
-        return "a lost worker takes along its part of the model: omit 'with mesh(...)'"
+    if chosen.composition.mesh and (why := why_part_lost(chosen, len(roles))):
+        return f"{why}: use allreduce with mesh(replica=2, stage=...), or omit 'with mesh(...)'"
     if "proxy" in kinds:
         return f"{chosen.text}: workers with proxies are not born again: omit 'over proxies(...)'"
     if kinds - {"worker", "server", "backup", "master"}:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from covey.central.replicated.cut_rounds import cut_worker
 from covey.central.replicated.switch import SWITCH, Switch, switched
 from covey.errors import PlanError
 from covey.exchange.auto import means as means_of
@@ -22,6 +23,8 @@ from covey.exchange.gradient_noise import NoiseProbe, due
 from covey.exchange.two_levels import MachineMeans
 from covey.message import Address
 from covey.model.replica import Replica
+from covey.parallelism.axis import Within
+from covey.parallelism.cut_replica import CutReplica
 from covey.program import Memory, Node, Program
 from covey.servers.common_states import WholeReplica, enter
 from covey.servers.leased_batches import leased_gradient
@@ -52,8 +55,13 @@ async def update(node: Node, replica: Replica, present: Sequence[int]) -> None:
     replica.updates.clip_(replica.grad)
     replica.update()
     if node.rank == present[0]:
-        await node.note("update")
-        await node.note("staleness", 0)
+        await tell_update(node)
+
+
+async def tell_update(node: Node) -> None:
+    """Leave in the result that all have stepped."""
+    await node.note("update")
+    await node.note("staleness", 0)
 
 
 async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: int) -> None:
@@ -63,6 +71,10 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
     """
     if node.life.leased:
         return await leased_worker(node, replica, summing=by_name.pattern("allreduce", wish.pattern, local))
+    if node.life.elastic and isinstance(node.host, Within):
+        assert isinstance(replica, CutReplica), "along an axis everybody has a part of the model"
+        summing = by_name.pattern("allreduce", wish.pattern, local)
+        return await cut_worker(node, replica, node.host, summing, tell_update)
     choice = node.remember("choice", PatternChoice()) if wish.open else Memory(wish.granted)
     told = not wish.open
     together = Together(node, WholeReplica(replica))
