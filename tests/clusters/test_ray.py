@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,6 +199,8 @@ finally:
 """
     )
     code, out, err = ended(cleared.start(script))
+    for place in cleared.temporary.glob("covey-????????"):
+        shutil.rmtree(place)  # a node that was killed with all its processes cannot do so
     assert code == 0, err
     assert "1 worker goes on until it is back" in out and "is back after" in out
     assert "stopped by the budget after 32000 samples" in out
