@@ -6,100 +6,27 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from covey.exchange.kernels import chance, gpu_choice, gpu_top, plain, plain_choice
-
-TILE, WIDE, SAMPLE, DRAWN, COUNT = 2048, 32, 16384, 128, 2048
-SPAN, SPAN_WARPS = 8192, 8
-DIGITS = ((23, 8), (15, 8), (7, 8), (0, 7))  # shift and bits, from the highest on
-TABLES = (8192, 2048 + 4096, 4)  # the sample's sizes, the digits of candidates, and the floor
-TAKE_WARPS, ORDER_WARPS, COUNT_WARPS, FLOOR_WARPS = 1, 4, 4, 8
+from covey.exchange.kernels.gpu_choice import Workspace, launch, programs_for
 
 
-class Taken(NamedTuple):
-    """What one pass over all has found: the pool, and of tiles and groups what `gpu_choice` says."""
+class LaunchShape(NamedTuple):
+    """The numbers of a tile, the warps of a program and the programs on each processor of the device."""
 
-    pool: Tensor
-    indices: Tensor
-    values: Tensor
-    of_tiles: tuple[Tensor, Tensor]  # how many of each, and where they begin
-    tile_tops: Tensor
-    many: Tensor
-    tops: Tensor
-    totals: Tensor
-    told: Tensor
-
-    @property
-    def tiles(self) -> int:
-        return self.tile_tops.numel()
-
-    @property
-    def each(self) -> int:
-        """Tiles of a group: of many tiles there are not too many groups to sum up."""
-        return in_group(self.tiles)
-
-    @property
-    def groups(self) -> int:
-        return -(-self.tiles // self.each)
-
-    @property
-    def room(self) -> int:
-        return self.indices.numel()
-
-    def put_back(self, residual: Tensor) -> None:
-        """Let the residual hold v again, also of what left."""
-        counts, bases = self.of_tiles
-        held = (bases + counts <= self.room) & (counts > 0)
-        starts, lengths = bases[held].long(), counts[held].long()
-        first = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
-        place = first + torch.arange(first.numel(), device=first.device)
-        residual[self.indices[place].long()] = self.values[place]
+    tile: int
+    warps: int
+    on_each: int
 
 
-def in_group(tiles: int) -> int:
-    return 16 if tiles <= 1 << 15 else 64
-
-
-class Zeros(NamedTuple):
-    """All that begins at zero, filled at once."""
-
-    told: Tensor
-    totals: Tensor
-    pool: Tensor
-    many: Tensor
-    tops: Tensor
-    tables: tuple[Tensor, Tensor, Tensor]
-
-
-def _zeros(x: Tensor) -> Zeros:
-    tiles = -(-x.numel() // TILE)
-    groups = -(-tiles // (4 * in_group(tiles))) * 4  # so that all of their numbers begin on 16 bytes
-    whole = torch.zeros(8 + 2 * groups + 4 + 2 * groups + sum(TABLES), dtype=torch.int32, device=x.device)
-    told, totals, pool, many, tops, *tables = whole.split([8, 2 * groups, 4, groups, groups, *TABLES])
-    bins, digits, floor = tables
-    return Zeros(told.view(torch.float64), totals.view(torch.float64), pool, many, tops, (bins, digits, floor))
-
-
-def _take(x: Tensor, residual: Tensor | None, floor: Tensor | float, room: int, zero: bool, zeros: Zeros) -> Taken:
-    assert x.numel() < 2**31 - TILE, f"{x.numel()} numbers at once: at most 2^31 - {TILE} fit these kernels"
-    tiles = -(-x.numel() // TILE)
-    tile_many, tile_base, tile_tops = torch.empty((3, tiles), dtype=torch.int32, device=x.device)
-    taken = Taken(
-        zeros.pool, torch.empty(room, dtype=torch.int32, device=x.device), x.new_empty(room), (tile_many, tile_base),
-        tile_tops, zeros.many, zeros.tops, zeros.totals, zeros.told,
-    )  # fmt: skip
-    if tiles:
-        known, bits = (False, 0) if isinstance(floor, Tensor) else (True, bits_of(floor))
-        gpu_choice.take[(tiles,)](
-            x, x if residual is None else residual, tile_many if known else floor, bits, taken.pool, taken.indices,
-            taken.values, tile_many, tile_base, tile_tops, taken.many, taken.tops, taken.totals, room, x.numel(),
-            known, residual is not None, zero, taken.each, TILE, num_warps=TAKE_WARPS,
-        )  # fmt: skip
-    return taken
+CHOOSE, TOP = LaunchShape(2048, 4, 4), LaunchShape(2048, 4, 4)
+SAMPLE, DRAWN, PIECE = 8192, 32, 1024
+CHUNK = 256  # numbers of a pool that a program takes at least
+ONE, TWO = (chance.signed(key) for key in chance.keys(0))
 
 
 def bits_of(number: float) -> int:
@@ -108,38 +35,93 @@ def bits_of(number: float) -> int:
     return bits
 
 
-def _refuse(x: Tensor, residual: Tensor | None, taken: Taken, zeroed: bool) -> None:
-    """Tiles without NaN and infinity hold v, or nothing of what left: bring back what was there."""
+def _tiles(x: Tensor, tile: int) -> int:
+    assert x.numel() < 2**31 - tile, f"{x.numel()} numbers at once: at most 2^31 - {tile} fit these kernels"
+    return -(-x.numel() // tile)
+
+
+def _covered(programs: int) -> int:
+    """A power of two that is no smaller."""
+    return max(32, 1 << (programs - 1).bit_length())
+
+
+def _told(x: Tensor, workspace: Workspace) -> list[int]:
+    """What the launch told, when it is done."""
+    if x.is_cuda:
+        torch.cuda.current_stream(x.device).synchronize()
+    told: list[int] = workspace.told.tolist()
+    return told
+
+
+class PooledChoice(NamedTuple):
+    """What one pass over all has chosen: of tiles how many, where they begin and the largest size; and the pool."""
+
+    many: Tensor
+    bases: Tensor
+    tops: Tensor
+    indices: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, scratch: Tensor, tiles: int, pool: int) -> PooledChoice:
+        many, bases, tops, indices, values = scratch.split([tiles, tiles, tiles, pool, pool])
+        return cls(many, bases, tops, indices, values.view(torch.float32))
+
+    def put_back(self, residual: Tensor) -> None:
+        """Let the residual hold v again, also of what left."""
+        held = (self.bases + self.many <= self.indices.numel()) & (self.many > 0)
+        starts, lengths = self.bases[held].long(), self.many[held].long()
+        first = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+        place = first + torch.arange(first.numel(), device=first.device)
+        residual[self.indices[place].long()] = self.values[place]
+
+
+def _refuse(x: Tensor, residual: Tensor | None, tops: Tensor, tile: int) -> None:
+    """Tiles without NaN and infinity hold v: bring back what was there."""
     if residual is not None:
-        if zeroed:
-            taken.put_back(residual)
-        fine = plain.spread((taken.tile_tops < plain.EXPONENT).float(), x.numel(), TILE) > 0
+        fine = plain.spread((tops < plain.EXPONENT).float(), x.numel(), tile) > 0
         residual -= torch.where(fine, x, 0.0)
     raise plain.refused()
 
 
 def select(x: Tensor, residual: Tensor | None, threshold: float, wait: bool = True) -> tuple[Tensor, Tensor]:
-    room = x.numel() // 16 + 1024  # most choices are smaller
-    taken = _take(x, residual, threshold, room, True, _zeros(x))
-    told = torch.zeros(2, dtype=torch.float64, pin_memory=True)  # which the kernel writes itself
-    out = torch.empty(room, dtype=torch.int32, device=x.device), x.new_empty(room)
-    if taken.groups:
-        gpu_choice.put_in_order[(taken.groups,)](
-            taken.pool, taken.indices, taken.values, *taken.of_tiles, taken.many, taken.tops, told, *out, room,
-            taken.tiles, taken.groups, taken.each, WIDE, num_warps=ORDER_WARPS,
-        )  # fmt: skip
+    if x.numel() == 0:
+        return plain_choice.select(x, residual, threshold)
+    tile, warps, on_each = CHOOSE
+    tiles, room = _tiles(x, tile), x.numel() // 16 + 1024  # most choices are smaller
+    programs, workspace = programs_for(x, tiles, on_each), Workspace.of(x)
+    pool = 2 * room + programs * CHUNK
+    out, scratch = _empty(x, 2 * room), _empty(x, 3 * tiles + 2 * pool)
+    source = x if residual is None else residual
+    numbers = bits_of(threshold), room, tiles
+    constants = residual is not None, tile, _covered(programs), CHUNK
+    launch(
+        gpu_choice.choose,
+        programs,
+        (x, source, out, scratch, *workspace),
+        x.numel(),
+        numbers,
+        constants,
+        warps,
+        on_each,
+    )
     if not wait:
-        return out
-    torch.cuda.current_stream(x.device).synchronize()
-    many, top = told.tolist()
-    if not top < float("inf"):
-        _refuse(x, residual, taken, zeroed=True)
-    if many <= room:
-        return out[0][: int(many)], out[1][: int(many)]
-    if residual is None:
-        return plain_choice.select(x, None, threshold)
-    taken.put_back(residual)
-    return _left(residual, plain_choice.select(residual, None, threshold))
+        return out, out
+    values = out[room:].view(torch.float32)
+    many, top, *_ = _told(x, workspace)
+    if top < plain.EXPONENT and many <= room:
+        return out[:many], values[:many]
+    first = PooledChoice.of(scratch, tiles, pool)
+    if residual is not None:
+        first.put_back(residual)
+    if top >= plain.EXPONENT:
+        _refuse(x, residual, first.tops, tile)
+    chosen = plain_choice.select(source, None, threshold)  # by now the residual holds v
+    return chosen if residual is None else _left(residual, chosen)
+
+
+def _empty(x: Tensor, words: int) -> Tensor:
+    return torch.empty(words, dtype=torch.int32, device=x.device)
 
 
 def _left(residual: Tensor, chosen: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -155,85 +137,45 @@ def topk(x: Tensor, residual: Tensor | None, k: int, wait: bool = True) -> tuple
 def mstopk(
     x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int, wait: bool = True
 ) -> tuple[Tensor, Tensor]:
-    return _top(x, residual, k, rounds, seed, wait)
+    return _top(x, residual, k, 0 if k == x.numel() else rounds, seed, wait)
 
 
 def _otherwise(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Where the sample misled, or where there is little to gain."""
+    """Where the sample misled, or where there is nothing to choose."""
     if rounds:
         return plain_choice.mstopk(x, residual, k, rounds, seed)
     return plain_choice.topk(x, residual, k)
 
 
+def _ranks(count: int, rank: int) -> tuple[int, int]:
+    """Of the sample's sizes, between which the rank-th of all lies but for bad luck; it is exact if all are drawn."""
+    if count <= SAMPLE:
+        return rank, rank
+    share = rank / count
+    middle, margin = share * SAMPLE, 4 * (share * (1 - share) * SAMPLE) ** 0.5 + 4
+    return int(middle - margin), int(middle + margin) + 1
+
+
 def _top(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int, wait: bool) -> tuple[Tensor, Tensor]:
     count = x.numel()
-    share = k * SAMPLE / max(count, 1)
-    rank = int(share + 4 * share**0.5 + 4)
-    if count < 4 * SAMPLE or rank >= SAMPLE or k == 0:
+    if k == 0 or not x.is_cuda:  # Triton's interpreter would take minutes
         return _otherwise(x, residual, k, rounds, seed)
+    tile, warps, on_each = TOP
+    tiles, (high, low) = _tiles(x, tile), _ranks(count, k + (rounds > 0))
+    programs, workspace = programs_for(x, tiles, on_each), Workspace.of(x)
+    room = 4 * (low - max(high, 0)) * -(-count // SAMPLE) + 4096 + programs * CHUNK
+    out, scratch = _empty(x, 2 * k), _empty(x, SAMPLE + 2 * tiles + room)
+    numbers = tiles, k, room, high, low, ONE, TWO, plain_choice.draw(seed) if rounds else 0
+    constants: tuple[Any, ...] = residual is not None, rounds, SAMPLE, DRAWN, PIECE, tile, _covered(programs), CHUNK
     source = x if residual is None else residual
-    zeros = _zeros(x)
-    bins, digits, floor = zeros.tables
-    keys = tuple(chance.signed(key) for key in chance.keys(0))
-    gpu_top.sample[(SAMPLE // DRAWN,)](
-        x, source, bins, count, *keys, residual is not None, SAMPLE, DRAWN, num_warps=COUNT_WARPS
-    )  # fmt: skip
-    gpu_top.settle_floor[(1,)](bins, floor, rank, num_warps=FLOOR_WARPS)
-    taken = _take(x, residual, floor, min(count, 3 * rank * count // SAMPLE + 4096), False, zeros)
-    out = _chosen(taken, digits, floor, source, residual is not None, k, rounds, seed)
+    launch(gpu_top.top, programs, (x, source, out, scratch, *workspace), x.numel(), numbers, constants, warps, on_each)
     if not wait:
-        return out
-    _, top, stands, _ = taken.told.tolist()
-    if not top < float("inf"):
-        _refuse(x, residual, taken, zeroed=False)
+        return out, out
+    chosen = out[:k], out[k:].view(torch.float32)
+    top, stands, *_ = _told(x, workspace)
+    if top >= plain.EXPONENT:
+        _refuse(x, residual, scratch[SAMPLE : SAMPLE + tiles], tile)
     if stands:
-        return out
-    if not rounds:  # by now the residual holds v
-        return _largest(source, k, zero=residual is not None)
-    chosen = _otherwise(source, None, k, rounds, seed)
+        return chosen
+    chosen = _otherwise(source, None, k, rounds, seed)  # by now the residual holds v
     return chosen if residual is None else _left(residual, chosen)
-
-
-def _chosen(
-    taken: Taken, table: Tensor, floor: Tensor, source: Tensor, keep: bool, k: int, rounds: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    limits = torch.empty(2, dtype=torch.int32, device=source.device)
-    marks = torch.empty(taken.tiles + 1 + taken.groups, dtype=torch.int64, device=source.device)
-    of_tiles, of_groups = marks[: taken.tiles], marks[taken.tiles + taken.tiles % 2 :]
-    for last in (False, True):
-        gpu_top.histogram[(-(-taken.room // COUNT),)](
-            taken.values, taken.pool, floor, table, k + (rounds > 0), taken.room, last, COUNT, num_warps=COUNT_WARPS
-        )  # fmt: skip
-    gpu_top.judge[(taken.groups,)](
-        table, floor, taken.pool, taken.values, *taken.of_tiles, taken.tops, taken.totals, limits,
-        taken.told, of_tiles, of_groups, source.numel(), k, taken.room, taken.tiles, taken.groups, rounds, taken.each,
-        WIDE, num_warps=ORDER_WARPS,
-    )  # fmt: skip
-    out = torch.empty(k, dtype=torch.int32, device=source.device), source.new_empty(k)
-    gpu_top.hand_out[(taken.groups,)](
-        limits, taken.told, taken.indices, taken.values, *taken.of_tiles, of_tiles, of_groups, source, *out, k,
-        plain_choice.draw(seed) if rounds else 0, taken.tiles, taken.groups, keep, taken.each, WIDE,
-        num_warps=ORDER_WARPS,
-    )  # fmt: skip
-    return out
-
-
-def _largest(v: Tensor, k: int, zero: bool) -> tuple[Tensor, Tensor]:
-    """The k largest |v| (ties: the lowest index) in index order, as indices and values; `zero` takes them out of v."""
-    assert 0 < k <= v.numel() < 2**31 - SPAN, f"{k} of {v.numel()} numbers"
-    tiles = -(-v.numel() // SPAN)
-    tables = torch.zeros((len(DIGITS), 1 << 8), dtype=torch.int32, device=v.device)
-    state = torch.zeros(2, dtype=torch.int32, device=v.device)
-    state[1:].fill_(k)
-    for table, (shift, bits) in zip(tables, DIGITS, strict=True):
-        gpu_top.count_digits[(tiles,)](
-            v, table, state, v.numel(), shift, bits, shift == DIGITS[0][0], SPAN, num_warps=SPAN_WARPS
-        )
-        gpu_top.settle_digit[(1,)](table, state, shift, bits, num_warps=SPAN_WARPS)
-    marks = torch.empty(tiles, dtype=torch.int64, device=v.device)
-    gpu_top.mark[(tiles,)](v, state, marks, v.numel(), SPAN, num_warps=SPAN_WARPS)
-    indices, values = torch.empty(k, dtype=torch.int32, device=v.device), v.new_empty(k)
-    gpu_top.emit[(tiles,)](
-        v, state, marks, marks.cumsum(0), indices, values, v.numel(), zero, SPAN, num_warps=SPAN_WARPS
-    )
-    return indices, values
