@@ -14,6 +14,7 @@ import pytest
 
 import covey
 from covey.data.storage.parquet import KEPT
+from covey.data.storage.parquet_pages import DELTA_BYTE_ARRAY, ThriftReader
 from covey.errors import ShardError
 
 arrow = pytest.importorskip("pyarrow", exc_type=ImportError)
@@ -121,6 +122,76 @@ def test_headers_of_pages_that_lie_bring_samples_or_refusals_and_never_much_memo
                 except ShardError as error:
                     refused.append(str(error))
     assert len(refused) > 20 and all("'a.parquet'" in line for line in refused) and pool.max_memory() < 200 * MB
+
+
+def field(number: int, kind: int, value: bytes) -> bytes:
+    """One of a structure of Thrift, by its number."""
+    return bytes([kind]) + varint(number << 1) + value
+
+
+def varint(number: int) -> bytes:
+    return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
+
+
+def numbers(fields: dict[int, int]) -> bytes:
+    return b"".join(field(number, 5, varint(value << 1)) for number, value in fields.items())
+
+
+def twofold(page: dict[int, Any], lie: str) -> bytes:
+    """The header of a page of version 2, as Arrow reads it; others may read that its values do not repeat."""
+    details, sizes = {number: page[8][number] for number in (1, 2, 3, 4, 5, 6)}, {2: page[2], 3: page[3]}
+    plain, other, encoding = field(5, 12, numbers({1: details[1], 2: 0, 3: 3, 4: 3}) + b"\0"), b"", details.pop(4)
+    match lie:
+        case "fields of two kinds":
+            other = plain
+        case "a kind beyond 32 bits":
+            return numbers({1: 3 + (1 << 32)} | sizes) + field(8, 12, numbers(details | {4: encoding}) + b"\0") + b"\0"
+        case "an encoding beyond 32 bits":
+            encoding += 1 << 32
+        case "a field beyond 16 bits":
+            details |= {4: 0, 4 + (1 << 16): encoding}
+        case "a field twice":
+            return numbers({1: 3} | sizes) + field(
+                8, 12, numbers(details | {4: encoding}) + field(4, 6, varint(0)) + b"\0\0"
+            )
+    details = {4: encoding} | details
+    return numbers({1: 3} | sizes) + other + field(8, 12, numbers(details) + b"\0\0")
+
+
+LIES = [
+    "none", "fields of two kinds", "a kind beyond 32 bits", "an encoding beyond 32 bits", "a field beyond 16 bits",
+    "a field twice",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_readers_could_read_in_two_ways_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    shard(
+        tmp_path, {"x": arrow.array([b"a" * 3000] * 4000)}, use_dictionary=False, compression="none",
+        column_encoding="DELTA_BYTE_ARRAY", data_page_version="2.0", data_page_size=1 << 26,
+    )  # fmt: skip
+    path = tmp_path / "a.parquet"
+    whole = path.read_bytes()
+    reader = ThriftReader(whole[4:])
+    page = reader.structure()
+    assert page[8][4] == DELTA_BYTE_ARRAY
+    header = twofold(page, lie)[:-1]
+    spare = reader.at - len(header) - 5  # bytes, in a field that no reader knows
+    header += field(15, 8, bytes([spare % 128 + 128, spare // 128])) + b"\0" * (spare + 1)
+    assert len(header) == reader.at
+    path.write_bytes(whole[:4] + header + whole[4 + reader.at :])
+    monkeypatch.setattr("covey.data.storage.parquet.AT_ONCE", MB)
+    assert parquet.read_table(path).num_rows == 4000, "Arrow reads it"
+    with counted() as pool:
+        data = covey.data.remote(tmp_path, "parquet")
+        if lie == "none":
+            assert data[7] == {"x": b"a" * 3000}
+        else:
+            with pytest.raises(ShardError, match="'a.parquet' has no header of a page at byte 4"):
+                data[7]
+            assert pool.max_memory() < MB
 
 
 COLUMNS: dict[str, Any] = {

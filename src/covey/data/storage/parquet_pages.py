@@ -13,7 +13,9 @@ USUAL_HEADER = 1 << 10  # bytes that are read at first
 DEEPEST = 8  # structures in structures
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
 LEVELS = 8  # bytes of a value besides itself: whether it is there, and where lists begin
-DATA, DICTIONARY, DATA_V2 = 0, 2, 3  # kinds of pages
+DATA, INDEX, DICTIONARY, DATA_V2 = 0, 1, 2, 3  # kinds of pages
+DETAILS = {DATA: 5, INDEX: 6, DICTIONARY: 7, DATA_V2: 8}  # Parquet's thrift file: the field of a header for each kind
+ENCODING = {DATA: 2, DICTIONARY: 2, DATA_V2: 4}  # the field in that one
 DELTA_BYTE_ARRAY = 7  # an encoding in which a value may be that before it, and a few bytes
 
 
@@ -73,15 +75,19 @@ def _page(source: ShardSource, entry: ShardEntry, at: int, end: int) -> tuple[Pa
         reader = ThriftReader(source.read(entry.name, at, min(at + size, end)))
         try:
             fields = reader.structure()
-            inner: dict[int, Any] = next((fields[one] for one in (5, 7, 8) if isinstance(fields.get(one), dict)), {})
-            # Parquet's thrift file: in version 2 of data pages the encoding is the fourth field
-            encoding = inner.get(4 if 8 in fields else 2, 0)
-            numbers = fields[1], fields[2], fields[3], inner.get(1, 0), encoding
-            if all(isinstance(number, int) for number in numbers):
+            kind = fields[1]
+            details = fields[DETAILS[kind]]
+            numbers = kind, fields[2], fields[3], details.get(1, 0), details.get(ENCODING.get(kind, 0), 0)
+            # of fields for several kinds, and of numbers beyond 32 bits, other readers see another part
+            if len(fields.keys() & DETAILS.values()) == 1 and all(_natural(number) for number in numbers):
                 return PageHeader(*numbers), reader.at
-        except (IndexError, KeyError):
+        except (AttributeError, IndexError, KeyError, TypeError):
             continue
     raise source.error(entry.name, f"has no header of a page at byte {at}")
+
+
+def _natural(number: Any) -> bool:
+    return isinstance(number, int) and 0 <= number < 1 << 31
 
 
 class ThriftReader:
@@ -97,6 +103,8 @@ class ThriftReader:
             raise IndexError("too deep")
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._whole()
+            if number in found or not 0 < number < 1 << 15:  # readers differ in what they make of that
+                raise KeyError("a field that is there twice, or that no structure has")
             found[number] = self._value(head & 15, depth)
         return found
 
