@@ -16,6 +16,8 @@ from covey.jobs.job_sets import JobCurve, JobSet, SetJob, checked, drawn, predic
 from covey.jobs.rehearsal import Rehearsal, RehearsalTimes, rehearse
 from covey.observe.records import recorded_runs
 from covey.policy.sharing import POLICIES
+from covey.policy.sharing.allocation import Allocation
+from covey.policy.sharing.job_view import JobsView
 
 WRITTEN = Path(__file__).parent.parent.parent / "benchmarks/jobs_200.json"
 """200 jobs, written before any policy had been run."""
@@ -126,11 +128,55 @@ def test_the_speed_of_a_real_run_counts_the_time_in_which_it_was_scored(tmp_path
         ({"jobs": [SetJob(name="a", arrives=0.0, curve="easy", least=3, most=3)]}, "a wants 3 to 3 workers of 2 slots"),
         ({"curves": [msgspec.structs.replace(EASY, samples=[3.0, 2.0])]}, "the curve 'easy' needs"),
         ({"curves": [msgspec.structs.replace(EASY, speeds={"many": 2.0})]}, "the curve 'easy' needs"),
+        *(
+            ({"curves": [msgspec.structs.replace(EASY, speeds={key: 2.0})]}, "numbers of workers, 1 to 10000")
+            for key in ("0", "01", "", "10001", "9" * 400, "9" * 5000, "\u0661")
+        ),
+        ({"jobs": [one(f"{number}") for number in range(10_001)]}, "has 10001 jobs; at most 10000 are rehearsed"),
     ],
 )
 def test_sets_that_do_not_fit_together_are_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(PlanError, match=said):
         checked(msgspec.structs.replace(jobs(one("a")), **change), "the set")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_job_ends_however_late_it_arrives(name: str) -> None:
+    decided = 0
+
+    def counted(view: JobsView) -> Allocation:
+        nonlocal decided
+        decided += 1
+        assert decided < 1000, "it goes on for ever"
+        return POLICIES[name](view)
+
+    late = Rehearsal(jobs(one("a", 1e12, size=2 / 3), one("b", 1e12, most=2, size=2 / 3)), counted, QUICK).run(name)
+    assert late.ends.keys() == {"a", "b"} and all(5 < seconds < 250 for seconds in late.ends.values())
+
+
+@pytest.mark.parametrize(
+    ("job", "curve", "slice", "said"),
+    [
+        (one("a", size=1e15), msgspec.structs.replace(EASY, speeds={"1": 1e-9}), 10.0, "1.5e.27 s, 1.5e.26 slices"),
+        (one("a", size=1e12), EASY, 10.0, "choose a --slice above 10s, or smaller jobs"),
+        (one("a"), EASY, 1e-9, "choose a --slice above 1e-09s"),
+        (one("a", 1e12, size=1e-9), EASY, 1e-6, "a --slice of 1e-06s is too short beside 1e.12 s"),
+    ],
+)
+def test_what_would_take_too_long_is_refused(job: SetJob, curve: JobCurve, slice: float, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        rehearse(jobs(job, curve=curve), ["fifo"], msgspec.structs.replace(QUICK, slice=slice))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"slots":2', '"slots":10001'), ('"most":1', '"most":10001'), ('"1":10.0', '"1":5e-324')]
+)
+def test_numbers_of_a_file_are_bounded(tmp_path: Path, old: str, new: str) -> None:
+    text = msgspec.json.encode(jobs(one("a"))).decode()
+    assert old in text
+    (tmp_path / "set.json").write_text(text.replace(old, new))
+    with pytest.raises(PlanError, match=r"set.json contains no set of jobs: Expected `(int|float)` [<>]= 1"):
+        read_set(tmp_path / "set.json")
 
 
 def test_bad_requests(tmp_path: Path) -> None:
@@ -143,6 +189,7 @@ def test_bad_requests(tmp_path: Path) -> None:
     assert "there is no file" in told(str(tmp_path / "none.json"))
     assert "no policy 'best'" in told("--policies", "best")
     assert "a count at most 10,000" in told("--count", "10001")
+    assert "--slots 10001: a load is above 0" in told("--slots", "10001")
     assert "says which jobs there are: omit it, or --count, --seed" in told(str(WRITTEN), "--count", "9", "--seed", "0")
     assert "--write rehearses nothing: omit it, or --slice" in told("--write", str(tmp_path / "set"), "--slice", "9s")
     assert "--slice 0s: a job keeps its slots for some time" in told(str(WRITTEN), "--slice", "0s")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from covey.decoding import WireFormat
-from covey.errors import PlanError
+from covey.errors import PlanError, WireError
 from covey.jobs.job_progress import SHORTEST
 from covey.observe.journal import JournalMoment
 from covey.policy.sharing.curve_fitting import speed_model
@@ -25,9 +25,11 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers for which speeds are
 SHARES = {1: 0.3, 2: 0.3, 4: 0.25, 8: 0.15}  # of the jobs can use so many workers
 SPREAD = 1.0  # sigma of the logarithm of sizes: a few jobs are much larger than most (Jeon et al. 2019)
 FEWEST = 3  # scores without which a run has no curve
+MOST = 10_000  # jobs, slots and workers of a set: a policy goes over all of them at each decision
+MOST_SPEEDS = 1000  # of a curve
 
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
-Natural = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Positive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
+Natural = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class JobCurve(msgspec.Struct, kw_only=True, frozen=True):
@@ -79,6 +81,8 @@ def read_set(path: Path) -> JobSet:
         found = _sets.read_file(path.resolve())
     except FileNotFoundError:
         raise PlanError(f"there is no file {path}: write one with --write {path}") from None
+    except WireError as error:
+        raise PlanError(str(error)) from None
     return checked(found, str(path))
 
 
@@ -89,8 +93,11 @@ def checked(found: JobSet, name: str) -> JobSet:
         raise PlanError(f"{name} has the format {found.schema[:40]!r}; this covey reads {SCHEMA!r}")
     for curve in found.curves:
         sound = len(curve.samples) == len(curve.losses) >= FEWEST and curve.samples == sorted(curve.samples)
-        if not sound or not curve.speeds or not all(key.isascii() and key.isdigit() for key in curve.speeds):
-            raise PlanError(f"{name}: the curve {curve.name!r} needs rising samples, a loss for each, and speeds")
+        if not sound or not 0 < len(curve.speeds) <= MOST_SPEEDS or not all(map(_is_count, curve.speeds)):
+            raise PlanError(
+                f"{name}: the curve {curve.name!r} needs rising samples, a loss for each, and speeds (at most "
+                f"{MOST_SPEEDS}) by numbers of workers, 1 to {MOST}"
+            )
     names = [job.name for job in found.jobs]
     for job in found.jobs:
         if job.curve not in curves:
@@ -99,7 +106,13 @@ def checked(found: JobSet, name: str) -> JobSet:
             raise PlanError(f"{name}: {job.name} wants {job.least} to {job.most} workers of {found.slots} slots")
     if not names or len(set(names)) < len(names):
         raise PlanError(f"{name}: jobs need names, each of its own")
+    if len(names) > MOST:
+        raise PlanError(f"{name} has {len(names)} jobs; at most {MOST} are rehearsed")
     return found
+
+
+def _is_count(key: str) -> bool:
+    return key.isascii() and key.isdigit() and key[0] != "0" and len(key) <= len(str(MOST)) and int(key) <= MOST
 
 
 def recorded_curves(runs: Path) -> list[JobCurve]:

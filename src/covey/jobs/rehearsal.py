@@ -12,14 +12,16 @@ from statistics import fmean
 
 import msgspec
 
+from covey.errors import PlanError
 from covey.jobs.job_sets import JobCurve, JobSet, SetJob
 from covey.policy.sharing import POLICIES, SharingPolicy
 from covey.policy.sharing.allocation import Allocation
-from covey.policy.sharing.job_view import JobsView, JobView, Pair
+from covey.policy.sharing.job_view import OFTEN, JobsView, JobView, Pair
 
 LIMIT = 2.0  # a job's limit of samples, in what it will need until it has converged
 FRICTION = 0.95  # of their speed is left to two jobs that are packed, beside what they take from each other
 SEEN = 24  # points of a curve that a policy is shown
+MOST_SLICES = 10_000_000  # of all slots together: more would take hours
 
 
 class RehearsalTimes(msgspec.Struct, kw_only=True, frozen=True):
@@ -57,6 +59,7 @@ class _SimulatedJob:
     first: float | None = None  # when it was started for the first time
     starts: int = 0
     rate: float = 0.0  # samples per second, now
+    ends: float = math.inf  # when it has them all, at this rate
     seen: int = -1  # points of its curve that it has passed
     points: tuple[tuple[float, float], ...] = ()
     speeds: tuple[tuple[int, float], ...] = ()
@@ -161,7 +164,8 @@ class Rehearsal:
 
     def _end_those_that_are_done(self) -> None:
         for name, job in list(self.active.items()):
-            if job.workers and job.total - job.done <= max(1e-9 * job.total, 1e-6 * job.rate):
+            few = job.total - job.done <= max(1e-9 * job.total, 1e-6 * job.rate)
+            if job.workers and (few or job.ends <= self.now):  # late in time, a float's step is longer than few takes
                 self.ends[name] = self.now - job.asked.arrives
                 self.ended.append(job)
                 self.pairs = frozenset(pair for pair in self.pairs if name not in pair)
@@ -191,9 +195,10 @@ class Rehearsal:
         share = self._packed(job, self.active[partner])[0] if partner else 1.0
         job.rate = job.curve.speed(workers) * share if workers else 0.0
         self._serial[job.asked.name] = serial = self._serial.get(job.asked.name, 0) + 1
+        job.ends = math.inf
         if job.rate:
-            at = max(self.now, job.ready) + (job.total - job.done) / job.rate
-            heapq.heappush(self._finish, (at, serial, job.asked.name))
+            job.ends = max(self.now, job.ready) + (job.total - job.done) / job.rate
+            heapq.heappush(self._finish, (job.ends, serial, job.asked.name))
 
     def _packed(self, one: _SimulatedJob, other: _SimulatedJob) -> tuple[float, float]:
         """The speeds of two jobs on the same slots, as shares of those alone: they compute one after the other."""
@@ -201,11 +206,29 @@ class Rehearsal:
         return share, share
 
 
+def check_length(jobs: JobSet, times: RehearsalTimes) -> None:
+    """Refuse a set with more slices than can be rehearsed, or with slices that are nothing beside its times."""
+    curves = {curve.name: curve for curve in jobs.curves}
+    alone = [curves[job.curve].samples[-1] * job.size / curves[job.curve].speed(job.least) for job in jobs.jobs]
+    work = sum(seconds * job.least for seconds, job in zip(alone, jobs.jobs, strict=True))
+    longest = work / jobs.slots + max(alone)
+    slices = longest / times.slice * min(jobs.slots, sum(job.most for job in jobs.jobs))
+    if not slices <= MOST_SLICES:
+        raise PlanError(
+            f"these jobs take about {longest:.2g} s, {slices:.2g} slices of all slots; at most {MOST_SLICES} are "
+            f"rehearsed: choose a --slice above {times.slice:g}s, or smaller jobs"
+        )
+    end = max(job.arrives for job in jobs.jobs) + 2 * longest
+    if times.slice / OFTEN < 8 * math.ulp(end):
+        raise PlanError(f"a --slice of {times.slice:g}s is too short beside {end:.2g} s, when the last job ends")
+
+
 def rehearse(
     jobs: JobSet, policies: Iterable[str] = tuple(POLICIES), times: RehearsalTimes | None = None,
     told: Callable[[str], None] = lambda line: None,
 ) -> list[PolicyTimes]:  # fmt: skip
     """How each policy does with these jobs, the one with the shortest mean completion first."""
+    check_length(jobs, times or RehearsalTimes())
     found = []
     for name in policies:
         found.append(Rehearsal(jobs, POLICIES[name], times or RehearsalTimes()).run(name))

@@ -50,7 +50,7 @@ def command(
         import msgspec
 
         from covey.cli.tables.jobs import print_rehearsals
-        from covey.jobs.job_sets import drawn, read_set, recorded_curves
+        from covey.jobs.job_sets import MOST, drawn, read_set, recorded_curves
         from covey.jobs.rehearsal import RehearsalTimes, rehearse
         from covey.policy.sharing import POLICIES, sharing_policy
         from covey.simulate.units import parse_duration
@@ -59,8 +59,11 @@ def command(
             _refuse(given, OF_DRAWN, f"{jobs} says which jobs there are: omit it, or")
         if write is not None:
             _refuse(given, OF_REHEARSAL, "--write rehearses nothing: omit it, or")
-        if not 0 < load <= 10 or count > 10_000:
-            raise PlanError(f"--load {load} --count {count}: a load is above 0 and at most 10, a count at most 10,000")
+        if not 0 < load <= 10 or max(count, slots) > MOST:
+            raise PlanError(
+                f"--load {load} --count {count} --slots {slots}: a load is above 0 and at most 10, a count at most "
+                f"{MOST:,}, and so are slots"
+            )
         names = [name.strip() for name in policies.split(",") if name.strip()] or list(POLICIES)
         for name in names:
             sharing_policy(name)
