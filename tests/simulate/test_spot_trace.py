@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,20 @@ def test_a_machine_of_a_trace_is_there_from_its_arrival_to_its_departure() -> No
     assert trace.seconds_present(25.0) == {0: 25.0, 1: 5.0}, "after the notice the machine is still there"
     assert trace.seconds_present(10.0) == {0: 10.0, 1: 0.0}, "the second has not come"
     assert [trace.departures(seconds) for seconds in (10.0, 11.0, 50.0)] == [0, 1, 2]
+
+
+def test_a_trace_of_twice_the_lines_takes_twice_the_work() -> None:
+    def calls(lines: int) -> int:
+        text = HEADER + "".join(f"{at}s,{at % 2},{'depart' if at % 4 < 2 else 'arrive'},\n" for at in range(lines))
+        found: list[str] = []
+        sys.setprofile(lambda frame, event, of: found.append(event) if event == "call" else None)
+        try:
+            read_trace(text).seconds_present(1e6)
+        finally:
+            sys.setprofile(None)
+        return len(found)
+
+    assert calls(400) < 2.2 * calls(200)
 
 
 def test_spot_machines_have_a_price_of_their_own() -> None:

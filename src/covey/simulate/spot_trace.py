@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -58,14 +58,15 @@ class SpotTrace:
 
     def seconds_present(self, seconds: float) -> dict[int, float]:
         """For how long each machine is there, in so many seconds: until it departs, also if its worker left before."""
-        found = dict.fromkeys(self.workers, 0.0)
-        for worker in found:
-            since: float | None = None if worker in self.absent else 0.0
-            for line in _of_worker(self.lines, worker):
-                if line.event == "depart" and since is not None:
-                    found[worker] += max(0.0, min(line.at, seconds) - since)
-                since = line.at if line.event == "arrive" else None
-            found[worker] += max(0.0, seconds - since) if since is not None else 0.0
+        absent, found = self.absent, dict.fromkeys(self.workers, 0.0)
+        since = {worker: 0.0 for worker in found if worker not in absent}  # of those that are there
+        for line in self.lines:
+            if line.event == "depart" and line.worker in since:
+                found[line.worker] += max(0.0, min(line.at, seconds) - since.pop(line.worker))
+            elif line.event == "arrive":
+                since[line.worker] = line.at
+        for worker, at in since.items():
+            found[worker] += max(0.0, seconds - at)
         return found
 
     def departures(self, seconds: float) -> int:
@@ -98,12 +99,15 @@ def read_trace(text: str, name: str = "the trace") -> SpotTrace:
             f"{name}: the first line must be the header '{','.join(HEADER)}'; the lines below it have these columns"
         )
     lines: list[TraceLine] = []
+    latest: dict[int, TraceLine] = {}  # of each worker
     for number, line in written[1:]:
         try:
-            lines.append(_line(next(csv.reader([line])), len(columns)))
-            _follows(lines)
+            found = _line(next(csv.reader([line])), len(columns))
+            _follow(found, lines[-1:], latest.get(found.worker))
         except (PlanError, csv.Error) as error:
             raise PlanError(f"{name}, line {number}: {error}") from None
+        lines.append(found)
+        latest[found.worker] = found
     if not lines:
         raise PlanError(f"{name} has no line below its header; write for example '{EXAMPLE}'")
     return SpotTrace(tuple(lines))
@@ -126,17 +130,12 @@ def _line(cells: Sequence[str], columns: int) -> TraceLine:
     return found
 
 
-def _follows(lines: Sequence[TraceLine]) -> None:
-    """Refuse a last line that cannot come after those before it."""
-    last, earlier = lines[-1], list(_of_worker(lines[:-1], lines[-1].worker))
-    if len(lines) > 1 and last.at < lines[-2].at:
+def _follow(line: TraceLine, before: Sequence[TraceLine], earlier: TraceLine | None) -> None:
+    """Refuse a line that cannot come after the one before it, or after the earlier one of its worker."""
+    if before and line.at < before[0].at:
         raise PlanError("it is earlier than the line before: sort the lines by time")
-    there = earlier[-1].event == "arrive" if earlier else last.event == "depart"
-    if there != (last.event == "depart"):
-        raise PlanError(f"worker {last.worker} {'is there already' if there else 'is gone already'}")
-    if earlier and last.at - last.notice < earlier[-1].at:
-        raise PlanError(f"the notice comes before worker {last.worker} arrives: write a shorter one")
-
-
-def _of_worker(lines: Sequence[TraceLine], worker: int) -> Iterator[TraceLine]:
-    return (line for line in lines if line.worker == worker)
+    there = earlier.event == "arrive" if earlier else line.event == "depart"
+    if there != (line.event == "depart"):
+        raise PlanError(f"worker {line.worker} {'is there already' if there else 'is gone already'}")
+    if earlier and line.at - line.notice < earlier.at:
+        raise PlanError(f"the notice comes before worker {line.worker} arrives: write a shorter one")
