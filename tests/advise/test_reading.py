@@ -105,3 +105,4 @@ def test_workers_of_one_machine_read_as_one_host() -> None:
         backend=Backend(sample=Bytes(STRIPE)), samples=10, batch=1, readers=1, hosts=1, goodput=1e9, latency=0.0
     )
     assert known.seconds() == pytest.approx(STRIPE / 1e9)
+    assert replace(known, readers=4)._store_stripes() == 10, "they share the cache of their host"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import covey
 from covey.central.tiered.tier_controller import TierController
@@ -72,7 +73,8 @@ def accepted(views: list[View]) -> list[list[Lease]]:
 
 def run(strategy: str = "proteus", workers: int | str = f"1:{SEATS}", **given: Any) -> covey.Result:
     usual: dict[str, Any] = {"cluster": WORLD, "steps": STEPS, "engine": "simulated", "runs": False}
-    return covey.fit(mlp(sgd(momentum=0.9), SAMPLES), strategy, workers, **{**usual, **given})
+    task = given.pop("task", None) or mlp(sgd(momentum=0.9), SAMPLES)
+    return covey.fit(task, strategy, workers, **{**usual, **given})
 
 
 def once(views: list[View]) -> None:
@@ -80,9 +82,9 @@ def once(views: list[View]) -> None:
     assert counted == Counter(Lease(seat, number) for seat in range(SEATS) for number in range(STEPS))
 
 
-def replay(views: list[View]) -> torch.Tensor:
+def replay(views: list[View], task: covey.Task | None = None) -> torch.Tensor:
     """The parameters after the updates that count, each on the mean gradient of its batches, with momentum."""
-    task = mlp(samples=SAMPLES)
+    task, seen = task or mlp(samples=SAMPLES), 0
     assert isinstance(task.data, tuple)
     deal, module = Shards(len(task.data[0]), SEATS, 8), build.model(task, 0)
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
@@ -93,7 +95,8 @@ def replay(views: list[View]) -> torch.Tensor:
         loss = task.forward(module, tuple(column[picked] for column in task.data))
         grads = torch.autograd.grad(loss, list(module.parameters()))
         moving = 0.9 * moving + torch.cat([grad.flatten() for grad in grads])
-        flat = flat - 0.1 * moving
+        flat = flat - 0.1 * (task.rate(seen / (SEATS * STEPS * 8)) if task.rate else 1.0) * moving
+        seen += len(picked)
     return flat
 
 
@@ -101,9 +104,13 @@ def check(result: covey.Result, views: list[View]) -> None:
     """Each batch counts once, and the weights are those of a replay of what counts."""
     once(views)
     assert result.samples == SEATS * STEPS * 8
+    close(result, replay(views))
+
+
+def close(result: covey.Result, wanted: torch.Tensor) -> None:
     names = [name for name, _ in build.model(mlp(), 0).named_parameters()]
     weights = torch.cat([result.weights[name].flatten() for name in names])
-    torch.testing.assert_close(weights, replay(views), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(weights, wanted, rtol=1e-9, atol=1e-12)
 
 
 def vanish(tmp_path: Path, lines: str) -> Path:
@@ -149,6 +156,30 @@ def test_a_notice_hands_over_what_a_machine_serves_and_nothing_is_lost(views: li
     check(result, views)
     assert result.goodput is not None and result.goodput.repeated == 0
     assert [event.cause for event in result.membership or []] == ["left after a notice"] * 2
+
+
+def test_batches_weigh_by_their_samples(views: list[View]) -> None:
+    task = mlp(sgd(momentum=0.9), SAMPLES - 13)  # the last batch of a pass is short, of some more than of others
+    close(run(task=task), replay(views, task))
+
+
+def test_a_schedule_goes_on_where_it_was_when_others_serve(views: list[View], tmp_path: Path) -> None:
+    task = mlp(sgd(momentum=0.9), SAMPLES, rate=lambda progress: 1.0 - 0.9 * progress)
+    trace = vanish(tmp_path, "75ms,1,depart,30ms\n75ms,2,depart,30ms\n")
+    result = run("proteus(backup=100)", spot_trace=trace, task=task)
+    assert len({view.owners for view in views}) > 1
+    close(result, replay(views, task))
+
+
+def test_running_statistics_come_with_the_backups() -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+
+    task = mlp(sgd(), SAMPLES, model=normed)
+    moved, still = run(task=task), run("bsp", SEATS, task=task)
+    assert moved.notes["stage 2"] == 1
+    for name in ("1.running_mean", "1.running_var"):
+        torch.testing.assert_close(moved.weights[name], still.weights[name], rtol=1e-9, atol=1e-12)
 
 
 def test_in_the_third_stage_reliable_machines_do_not_train(views: list[View]) -> None:

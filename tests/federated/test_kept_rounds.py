@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from covey.errors import CheckpointError, PlanError
 from covey.federated.aggregator import Aggregator
 from covey.federated.messages import RoundBegin
 from covey.observe.result import Result
+from covey.privacy.randomness import SeededSource
 from covey.run import federate
 from covey.task import Task
 from tests.federated.conftest import regression
@@ -104,6 +106,14 @@ def test_a_killed_run_goes_on_from_between_two_rounds(tmp_path: Path, monkeypatc
     assert (weights(then) - weights(whole)).abs().max() <= 1e-12 and numbers(then) == list(range(6))
 
 
+def test_a_run_that_goes_on_in_another_folder_has_its_past_and_its_interval(tmp_path: Path) -> None:
+    first = run(rounds=3, checkpoint=tmp_path / "one")
+    every = f"{900 * first.seconds:.0f}ms"
+    then = run(resume=tmp_path / "one", checkpoint=tmp_path / "other", every=every)
+    assert len(then.origins) == 2
+    assert kept_at(tmp_path / "other")[0] > 3, "the interval begins with the checkpoint that it goes on from"
+
+
 def private(rounds: int, **given: Any) -> Result:
     return run("fedavg + dp(noise=2, clip=0.5, delta=1e-3)", rounds, selection="5s", **{"over": 1.3, **given})
 
@@ -123,6 +133,20 @@ def test_a_resumed_run_ends_when_the_budget_of_both_parts_is_spent(tmp_path: Pat
     private(3, checkpoint=tmp_path, epsilon=limit.epsilon)
     then = private(9, resume=tmp_path, epsilon=limit.epsilon)
     assert then.stopped == "privacy" and numbers(then) == list(range(4))
+
+
+def test_who_is_drawn_after_a_resume_is_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rounds' stream of chance again would draw the same clients again."""
+    streams, of = list[tuple[object, ...]](), SeededSource.of
+
+    def noting(self: SeededSource, *names: Any) -> Any:
+        streams.append(names)
+        return of(self, *names)
+
+    monkeypatch.setattr(SeededSource, "of", noting)
+    private(3, checkpoint=tmp_path)
+    private(4, resume=tmp_path)
+    assert [names for names in streams if names[0] == "drawn"] == [("drawn",), ("drawn", 3)]
 
 
 def test_a_round_that_was_under_way_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +191,8 @@ def test_other_clients_are_refused(tmp_path: Path, task: Task) -> None:
     federate(task, "fedavg", 6, rounds=1, checkpoint=tmp_path, **WHOLE)
     with pytest.raises(CheckpointError, match="6 clients with .* and this one has 10 clients"):
         federate(task, "fedavg", 10, rounds=2, resume=tmp_path, **WHOLE)
+    with pytest.raises(CheckpointError, match="the batch size 8, and this one has 4"):
+        federate(replace(task, batch_size=4), "fedavg", 6, rounds=2, resume=tmp_path, **WHOLE)
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:

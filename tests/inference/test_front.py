@@ -191,6 +191,31 @@ def test_requests_of_a_lost_replica_come_first_and_each_alone() -> None:
     assert computed == [[0], [1], [2, 3]]
 
 
+def test_nothing_follows_a_request_with_which_a_replica_may_be_lost() -> None:
+    """A second batch in its stages would be lost with it."""
+    desk, who = desk_of(1, 1, in_flight=2)
+    assert len(list(desk.batches(0.0))) == 1
+    desk.take(ReplicaLost(sender=who), 0.1)
+    desk.take(ReplicaReady(sender=who), 0.1)
+    ((_, again),) = desk.batches(0.1)
+    desk.take(InferenceRequest(1, Vector([ROW])), 0.2)
+    assert not list(desk.batches(0.2))
+    desk.take(AnsweredBatch(again.number, again.rows, sender=who), 0.3)
+    assert len(list(desk.batches(0.3))) == 1
+
+
+def test_the_front_wakes_up_for_the_oldest_batch_of_a_replica() -> None:
+    """The first request waits for a replica until 3 s, and the second one comes at 10 s."""
+    desk, who = RequestDesk(settings(objective=10, deadline=20, in_flight=2)), Address("replica", 0)
+    desk.take(InferenceRequest(0, Vector([ROW])), 0.0)
+    desk.take(ReplicaReady(sender=who), 3.0)
+    assert len(list(desk.batches(3.0))) == 1
+    desk.take(InferenceRequest(1, Vector([ROW])), 10.0)
+    assert len(list(desk.batches(10.0))) == 1
+    assert [one.status for one in desk.expired(20.0)] == [504]
+    assert desk.patience(20.0) == pytest.approx(3.0) and not desk.stuck(22.9) and desk.stuck(23.0) == [who]
+
+
 def test_requests_whose_deadline_is_over_are_not_computed() -> None:
     desk, _ = desk_of(3, 2)
     assert [one.status for one in desk.expired(30.0)] == [504] * 3

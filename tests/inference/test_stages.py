@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,12 +19,15 @@ from torch import nn
 from typer.testing import CliRunner
 
 from covey.cli import app
+from covey.inference import cut_model
 from covey.inference.cut_model import best_places, cut_at
 from covey.inference.planning import measure_stages
 from covey.inference.request_desk import FrontSettings
 from covey.inference.served_model import ServedModel
 from covey.inference.virtual_service import VirtualAnswer, VirtualService
 from covey.model import build
+from covey.parallelism.plan.measure import measure
+from covey.parallelism.plan.profile import Profile
 from covey.task import load_task
 from tests.inference.test_serving import RunningEndpoint, serving, until
 
@@ -84,6 +88,20 @@ def test_a_cut_model_answers_as_the_whole_one_does_to_the_bit(file: str, stages:
         rows = torch.rand(count, *served.example().shape[1:])
         assert torch.equal(cut(rows), served(rows))
     assert [list(times.sizes) for times in measure_stages(cut, served.example(), 4)] == [[1, 2, 4]] * stages
+
+
+def test_only_forwards_say_where_a_served_model_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer's backward, which serving never computes, would take as long as all the others."""
+    task = load_task("examples/digits.py")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Linear(4, 4), nn.Linear(4, 4)).eval()
+
+    def costs(*given: Any, **more: Any) -> Profile:
+        found = measure(*given, **more)
+        layers = [replace(one, forward=1.0, backward=9.0 * (not place)) for place, one in enumerate(found.layers)]
+        return replace(found, layers=tuple(layers))
+
+    monkeypatch.setattr(cut_model, "measure", costs)
+    assert best_places(ServedModel("four", model, task), 2) == (1,)
 
 
 def started(folder: Path, more: str) -> Any:

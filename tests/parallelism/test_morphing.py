@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ TRACES = {
     "with a notice": ("300ms,3,depart,200ms\n", 1),
     "without one": ("400ms,3,depart,\n", 1),
     "and back": ("300ms,3,depart,200ms\n1500ms,3,arrive,\n", 2),
+    "machines that keep their numbers": ("200ms,1,depart,100ms\n1400ms,3,depart,100ms\n", 2),
     "one after the other": ("200ms,1,depart,100ms\n1400ms,2,depart,100ms\n2600ms,0,depart,100ms\n", 3),
 }
 
@@ -86,6 +88,30 @@ def test_machines_that_are_to_spare_come_and_go_unnoticed(still: Result, tmp_pat
     assert apart(result, still) < 1e-10
 
 
+def test_one_machine_takes_as_long_as_the_batch_of_all_replicas_does(tmp_path: Path) -> None:
+    """All but one are lost before the first step ends: 20 steps follow, of 16 samples, of which 8 take 40 ms."""
+    result = run("1:4", tmp_path, "".join(f"10ms,{rank},depart,\n" for rank in (1, 2, 3)))
+    assert result.seconds == pytest.approx(0.010 + morphing.STARTING + 20 * 0.080)
+
+
+def test_a_run_goes_on_a_second_after_it_was_kept(tmp_path: Path) -> None:
+    """Not after the notice: the step that was under way is ended before."""
+    result = run("1:2", tmp_path, "263ms,1,depart,250ms\n", epochs=1)
+    (ended,) = [event.seconds for event in result.membership or [] if event.event == "restart"]
+    left = (result.seconds - ended - morphing.STARTING) / 0.040
+    assert ended > 0.013 and left == pytest.approx(round(left), abs=1e-6), "whole steps of one machine"
+
+
+def test_replicas_that_pass_over_the_data_in_unequal_numbers_of_steps_are_not_considered() -> None:
+    def deals(samples: int) -> list[int]:
+        run: Any = SimpleNamespace(
+            microbatches=4, batch=16, asked=SimpleNamespace(deal=SimpleNamespace(samples=samples))
+        )
+        return [number for number in range(1, 5) if morphing.MorphingRun._deals(run, number)]
+
+    assert deals(64) == [1, 2, 4] and deals(65) == [1], "33 and 32 samples are 5 and 4 batches of 8"
+
+
 def test_too_few_machines_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(PeerLost, match="at least 3"):
         run("3:4", tmp_path, "100ms,0,depart,\n1500ms,1,depart,\n")
@@ -111,6 +137,12 @@ def test_the_fastest_layout_follows_from_weights_activations_and_memory(
     found = fastest(layers(weights, sends), 4, 8, terms, (1, 2, 4))
     assert found is not None and (found.stages, found.replicas) == wanted
     assert fastest(layers(weights, sends), 4, 8, CutTerms(stages=None, memory=1.0), (1, 2, 4)) is None
+
+
+def test_of_equally_fast_layouts_the_smallest_is_taken() -> None:
+    free = Profile((LayerCost(forward=0.0, backward=0.0, weights=0, sends=0, returns=0),) * 4)
+    found = fastest(free, 4, 8, CutTerms(stages=None, schedule=Schedule(microbatches=1), bandwidth=1e8), (1, 2, 4))
+    assert found is not None and found.machines == 1
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import covey
 from covey.advise.trials.layouts import LayoutTerms
 from covey.data.shards import Shards
 from covey.data.storage.index import STRIPE
+from covey.data.stripe_cache.virtual_reads import VirtualReads
 from covey.errors import PlanError
 from covey.simulate import Backend, Bytes, BytesPerSecond, Cluster, Machine, Seconds, cluster_file, written
 from tests.worlds import INSTANT, cloud, mlp
@@ -87,6 +88,11 @@ def test_stripes_of_other_hosts_cross_the_network() -> None:
     assert peers and 0.5 + peers[0] / 2 + STEP <= result.seconds <= 0.5 + peers[0] + STEP
 
 
+def test_what_comes_from_the_store_passes_the_link_of_its_host() -> None:
+    link = replace(INSTANT.link, bandwidth=BytesPerSecond(8 * STRIPE))
+    assert trained(world(replace(INSTANT, link=link))).seconds == pytest.approx(8 * (1 + STEP))
+
+
 def test_hosts_without_keepers_read_what_each_has_not_read() -> None:
     deal, seen = Shards(64, 2, 8, 0), 0
     for rank in range(2):
@@ -121,6 +127,12 @@ def test_two_that_want_a_stripe_at_once_wait_for_one_fetch() -> None:
     task = mlp(samples=2, batch_size=1)
     result = trained(world(machine, sample=Bytes(STRIPE // 2), latency=Seconds(1.0)), 2, task=task)
     assert read(result) == (1, 0) and result.seconds == pytest.approx(1 + STEP)
+
+
+def test_a_stripe_that_is_on_its_way_is_there_when_it_has_come() -> None:
+    reads = VirtualReads(Backend(sample=Bytes(STRIPE), latency=Seconds(1.0)), 4)
+    reads.settle({"host": INSTANT.link})
+    assert [reads.read(now, f"worker {now}", "host", [0]) for now in (0.0, 0.5, 2.0)] == [1.0, 1.0, 2.0]
 
 
 def transform(sample: Any) -> Any:
