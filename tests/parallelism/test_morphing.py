@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,14 @@ import pytest
 from torch import nn
 
 import covey
-from covey.errors import PeerLost, PlanError
+from covey.errors import CheckpointError, PeerLost, PlanError
 from covey.observe.result import Result
 from covey.parallelism.plan.fastest import fastest
 from covey.parallelism.plan.profile import LayerCost, Profile
 from covey.parallelism.plan.schedule import Schedule
 from covey.parallelism.plan.terms import CutTerms
 from covey.run.morphing import morphing_run as morphing
-from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
+from covey.simulate import BytesPerSecond, Cluster, Link, Machine, Seconds
 from tests.worlds import mlp, sgd
 
 SLOW = Cluster(compute=Seconds(0.04), link=Link(bandwidth=BytesPerSecond(1e7), latency=Seconds(0.0)))
@@ -117,6 +118,43 @@ def test_too_few_machines_end_the_run(tmp_path: Path) -> None:
         run("3:4", tmp_path, "100ms,0,depart,\n1500ms,1,depart,\n")
 
 
+def test_checkpoints_of_an_earlier_run_are_neither_used_nor_replaced(tmp_path: Path) -> None:
+    run("1:4", tmp_path, checkpoint=tmp_path / "kept", every="150ms")
+    with pytest.raises(CheckpointError, match="earlier run"):
+        run("1:4", tmp_path, checkpoint=tmp_path / "kept", every="150ms", epochs=6)
+
+
+def test_a_slow_machine_stays_slow_in_each_layout_that_uses_it_and_only_there(tmp_path: Path) -> None:
+    slow = replace(SLOW, slowdowns={3: 4.0}, links={"worker 3": SLOW.link})
+    begin = "100ms,{},depart,50ms\n"
+    plain, without, with_it = (
+        run("1:4", tmp_path, begin.format(who), cluster=cluster) for cluster, who in ((SLOW, 0), (slow, 3), (slow, 0))
+    )
+    assert layouts(without)[0].startswith("3 stages x 1 replica"), "workers 0 to 2"
+    assert with_it.seconds - morphing.STARTING > 2 * (plain.seconds - morphing.STARTING)
+    assert without.seconds - morphing.STARTING < 2 * (plain.seconds - morphing.STARTING)
+
+
+@pytest.fixture
+def two_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a third machine did not help: with three, one is spare."""
+    monkeypatch.setattr(morphing, "fastest", lambda profile, most, *rest: fastest(profile, min(most, 2), *rest))
+
+
+@pytest.mark.usefixtures("two_suffice")
+def test_what_the_trace_says_of_the_time_after_the_end_does_not_happen(still: Result, tmp_path: Path) -> None:
+    trace = "100ms,0,depart,50ms\n1h,3,depart,\n2h,1,depart,\n"
+    result = run("3:4", tmp_path, trace)
+    assert [event.event for event in result.membership or []] == ["leave", "restart"]
+    assert not result.failures and apart(result, still) < 1e-10
+
+
+@pytest.mark.usefixtures("two_suffice")
+def test_a_spare_machine_whose_departure_leaves_too_few_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(PeerLost, match="at least 3"):
+        run("3:4", tmp_path, "100ms,0,depart,50ms\n1500ms,3,depart,\n")
+
+
 def layers(weights: int, sends: int) -> Profile:
     layer = LayerCost(forward=0.01, backward=0.02, weights=weights, sends=sends, returns=sends)
     return Profile((layer,) * 4)
@@ -153,6 +191,8 @@ def test_of_equally_fast_layouts_the_smallest_is_taken() -> None:
         ("allreduce with mesh(stage=2, timetable=pipedream)", {}, "only plain pipelines"),
         (VARUNA, {"engine": "local", "cluster": None}, "in virtual time only"),
         (VARUNA, {"faults": "kill worker 1@5s"}, "spot_trace"),
+        (VARUNA, {"cluster": replace(SLOW, kills={"worker 1": Seconds(0.3)})}, "spot_trace"),
+        (VARUNA, {"cluster": replace(SLOW, machines=(Machine(cores=2),) * 4)}, "machines that roles share"),
     ],
 )
 def test_what_is_refused(strategy: str, given: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from covey.data.shards import Shards
 from covey.errors import PeerLost, PlanError
 from covey.membership import too_few
 from covey.message import Address
-from covey.names import option
 from covey.observe.instruments import Instrument
 from covey.observe.membership import MembershipLog
 from covey.observe.result import Result
@@ -29,6 +28,7 @@ from covey.parallelism.plan.fastest import PipelineLayout, fastest
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.plan.profile import Profile
 from covey.parallelism.plan.terms import CutTerms
+from covey.run.morphing.morphing_checks import check
 from covey.run.option_parts import FaultOptions, trace_of
 from covey.run.options import Options
 from covey.run.request import Request, request
@@ -40,7 +40,6 @@ from covey.simulate.spot_trace import SpotTrace, TraceLine
 from covey.simulate.units import parse_size
 from covey.spec import parse, parse_call
 from covey.spec.worker_range import WorkerRange
-from covey.systems import SYSTEMS
 from covey.task import Task
 
 FOREVER = Seconds(1e9)  # until a machine departs that only has to keep the run
@@ -61,33 +60,9 @@ def morphing(
     """The request of the run with all of its machines, and what trains it while they come and go."""
     trace = trace_of(given.fault_plan) or NO_TRACE
     still = replace(given, fault_plan=FaultOptions())
-    _check(strategy, team, given)
+    check(strategy, team, given)
     asked = request(task, strategy, team.most, still)
     return asked, lambda heard: MorphingRun(heard, team, trace).run()
-
-
-def _check(strategy: str | Any, team: WorkerRange, given: Options) -> None:
-    chosen = catalog.resolve(catalog.chosen(strategy, team.most), team.most)
-    mesh, fixed = chosen.composition.mesh, f"or use a number, as {option('workers', team.most)}"
-    assert isinstance(mesh, Mesh)
-    why = ""
-    base = parse(SYSTEMS[chosen.name].spec).strategy.name if chosen.name in SYSTEMS else chosen.name
-    if base != "allreduce" or not chosen.composition.codec.traits.plain:
-        why = f"{chosen.text}: only replicas of allreduce, without a codec, have nothing that belongs to their number"
-    elif mesh.batches * mesh.tensors > 1 or mesh.timetable not in ("1f1b", "gpipe"):
-        why = "only plain pipelines change their layout: use mesh(stage=2, microbatches=4) with 1f1b or gpipe"
-    elif given.engine != "simulated":
-        why = "a mesh changes its layout in virtual time only (covey simulate)"
-    elif team.auto:
-        why = f"a mesh follows its machines: use a range, as {option('workers', f'1:{team.most}')}"
-    elif given.fault_plan.faults:
-        why = f"{option('faults')}: say in {option('spot_trace', 'FILE')} who comes and goes"
-    elif given.virtual.timing_only:
-        why = f"{option('timing_only', True)} has no weights to divide anew: omit it"
-    elif given.checkpoints.resume:
-        why = f"{option('resume')}: such a run begins with the machines of its beginning: omit it"
-    if why:
-        raise PlanError(f"{option('workers', team)}: {why}; {fixed}")
 
 
 class SamplesSeen(Instrument):
@@ -142,6 +117,16 @@ class MorphingRun:
     def world(self) -> Cluster:
         return self.asked.options.virtual.cluster or Cluster()
 
+    def world_of(self, machines: list[int]) -> Cluster:
+        """The cluster of an attempt, whose worker i is on the machine `machines[i]`."""
+        world, places = self.world, {machine: place for place, machine in enumerate(machines)}
+        links = {
+            f"worker {place}": world.links[f"worker {machine}"]
+            for machine, place in places.items() if f"worker {machine}" in world.links
+        }  # fmt: skip
+        slow = {places[machine]: factor for machine, factor in world.slowdowns.items() if machine in places}
+        return replace(world, links=links, slowdowns=slow, workers=len(machines) if world.workers else None)
+
     @property
     def replicas(self) -> int:
         """With all machines."""
@@ -185,22 +170,25 @@ class MorphingRun:
             place = self.asked.options.checkpoints.checkpoint
             folder = Path(place if place is not None else stack.enter_context(TemporaryDirectory()))
             while True:
-                self._let_pass()
+                self._let_pass(self.clock)
                 layout = self.layout(len(self.present))
                 machines = sorted(self.present)[: layout.machines]
                 line = self._next(layout, machines)
                 fault = self._fault(line, machines) if line else None
                 try:
-                    result = simulated(self._attempt(layout, fault, folder))
+                    result = simulated(self._attempt(layout, machines, fault, folder))
                 except PeerLost:
                     if line is None:
                         raise
                     self._morph(line, layout)
                     continue
+                self._let_pass(result.seconds, line)
                 return self._concluded(result, fault)
 
-    def _attempt(self, layout: PipelineLayout, fault: Fault | None, folder: Path) -> Request:
-        """The run with this layout, from its newest checkpoint."""
+    def _attempt(
+        self, layout: PipelineLayout, machines: list[int], fault: Fault | None, folder: Path
+    ) -> Request:  # fmt: skip
+        """The run with this layout on these machines, from its newest checkpoint."""
         given, task = self.asked.options, self.asked.task
         each = self.batch // layout.replicas
         mesh = replace(
@@ -209,7 +197,8 @@ class MorphingRun:
         )  # fmt: skip
         spec = replace(parse(self.asked.strategy.text), mesh=parse_call(str(mesh)))
         kept = folder if CheckpointDirectory(folder).all() else None
-        world = replace(self.world, compute=Seconds(self.world.compute * each / task.batch_size))
+        world = self.world_of(machines)
+        world = replace(world, compute=Seconds(world.compute * each / task.batch_size))
         places = replace(given.checkpoints, checkpoint=folder, resume=kept, on_failure="stop", max_failures=None)
         options = replace(
             given, training=replace(given.training, rate=1.0), checkpoints=places,
@@ -224,22 +213,22 @@ class MorphingRun:
 
     # -- machines --------------------------------------------------------------------------------------------------
 
-    def _let_pass(self) -> None:
-        """Machines that came and went before this attempt can begin."""
-        while self.ahead and _told(self.ahead[0]) <= self.clock:
+    def _let_pass(self, until: float, before: TraceLine | None = None) -> None:
+        """Machines that came and went until then, without an end of an attempt."""
+        while self.ahead and _told(self.ahead[0]) <= until and self.ahead[0] is not before:
             self._change(self.ahead.pop(0))
 
     def _next(self, layout: PipelineLayout, machines: list[int]) -> TraceLine | None:
         """The next line of the trace that ends an attempt with this layout on these machines."""
-        while self.ahead:
-            line = self.ahead.pop(0)
-            if line.event == "depart" and line.worker in machines:
+        there = len(self.present)
+        for line in self.ahead:
+            there += 1 if line.event == "arrive" else -1
+            if line.event == "depart" and (line.worker in machines or there < self.team.least):
                 return line
             if line.event == "arrive":
-                more = self.layout(len(self.present) + 1)
+                more = self.layout(there)
                 if (more.after, more.replicas) != (layout.after, layout.replicas):
                     return line
-            self._change(line)
         return None
 
     def _change(self, line: TraceLine) -> None:
@@ -260,13 +249,14 @@ class MorphingRun:
         """What ends the attempt; with a notice, or for one that arrives, the run is kept before."""
         if line.event == "arrive":
             return Fault(kind="notice", who=("worker 0",), at=line.at, lasts=FOREVER)
-        who = (f"worker {machines.index(line.worker)}",)
+        who = (f"worker {machines.index(line.worker) if line.worker in machines else 0}",)  # else too few are left
         if line.notice:
             return Fault(kind="notice", who=who, at=Seconds(_told(line)), lasts=line.notice)
         return Fault(kind="kill", who=who, at=line.at)
 
     def _morph(self, line: TraceLine, before: PipelineLayout) -> None:
-        self._change(line)
+        self._let_pass(math.inf, line)
+        self._change(self.ahead.pop(0))
         ended = max(_told(line), self.seen.kept_at if line.event == "arrive" or line.notice else 0.0)
         self.clock = ended + STARTING
         after = self.layout(len(self.present))
