@@ -14,6 +14,7 @@ from covey.errors import PlanError
 from covey.parallelism import Cut, CutTerms, LayerCost, Profile, Schedule, best_cut, equal_cut, predict
 from covey.parallelism.plan.cut import least_memory
 from covey.parallelism.plan.terms import memories
+from covey.simulate import parse_size
 
 small = st.integers(0, 16)
 
@@ -156,6 +157,15 @@ def test_memory_moves_the_cut_and_depends_on_the_timetable() -> None:
         best_cut(profile, gpipe)
     with pytest.raises(PlanError, match="more. What would do: 3 stages"):
         best_cut(chain(1, 1, 1, weights=10), CutTerms(stages=2, memory=20))
+
+
+@pytest.mark.parametrize("kept", [14_012, 1_000_400, 12_320_000])
+def test_the_memory_that_is_advised_is_enough(kept: int) -> None:
+    profile = chain(1, 1, kept=kept)
+    with pytest.raises(PlanError) as refused:
+        best_cut(profile, CutTerms(stages=2, memory=10))
+    advised = str(refused.value).removesuffix(" of memory").rpartition(": ")[2].rpartition(", ")[2]
+    assert best_cut(profile, CutTerms(stages=2, memory=parse_size(advised))).after == (0,), advised
 
 
 def test_interleaved_is_cut_into_chunks_and_held_against_the_limit() -> None:

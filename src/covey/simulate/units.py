@@ -60,6 +60,14 @@ def format_bytes(size: float) -> str:
     return _shown(size, 1000, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
+def format_room(size: float) -> str:
+    """A size for people that is at least as large, so that what is as large as shown has room for it."""
+    if not 0 < size < math.inf:
+        return format_bytes(size)
+    digit = 10.0 ** (math.floor(math.log10(size)) - 2)
+    return format_bytes(math.ceil(size / digit) * digit)
+
+
 def format_rate(rate: float) -> str:
     """A rate for people, in bits as networks are sold, such as `100 Mbit/s`."""
     return _shown(rate * 8, 1000, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))

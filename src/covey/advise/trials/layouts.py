@@ -28,7 +28,7 @@ from covey.run.cutting import profiled
 from covey.run.options import options
 from covey.run.request import request
 from covey.simulate import Cluster, Link, Seconds
-from covey.simulate.units import format_bytes
+from covey.simulate.units import format_bytes, format_room
 from covey.task import Task
 from covey.task.data import check_data
 
@@ -271,8 +271,9 @@ def _none_fits(
     least = min(able, key=lambda one: one.memory)
     more = least.memory - terms.memory
     message = (
-        f"no layout of {terms.machines} machines fits in {format_bytes(terms.memory)}: the smallest, {least.plan}, "
-        f"needs {format_bytes(least.memory)}, {format_bytes(more)} too much"
+        f"no layout of {terms.machines} machines fits in {format_bytes(terms.memory)}: the smallest that was found, "
+        f"{least.plan}, "
+        f"needs {format_room(least.memory)}, {format_bytes(more)} too much"
     )
     for machines in (2 * terms.machines, 4 * terms.machines, 8 * terms.machines):
         larger = LayoutSearch(search.graph, replace(search.devices, count=machines, slow=()))

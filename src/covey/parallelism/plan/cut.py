@@ -12,7 +12,7 @@ from covey.parallelism.plan.profile import Profile
 from covey.parallelism.plan.schedule import Schedule
 from covey.parallelism.plan.search import LayerRun, search
 from covey.parallelism.plan.terms import Cut, CutTerms, link_time, memories, stage_memory, stage_time
-from covey.simulate.units import format_bytes
+from covey.simulate.units import format_bytes, format_room
 
 
 def best_cut(profile: Profile, terms: CutTerms) -> Cut:
@@ -95,10 +95,10 @@ def _refusal(profile: Profile, terms: CutTerms) -> str:
         return f"no cut into {terms.parts} parts leaves each something to train: ask for fewer stages"
     need = least_memory(profile, terms)
     what = f"{terms.stages} stages" if terms.stages is not None else f"{terms.machines} machines"
-    ways = ", ".join([*_ways(profile, terms), f"{format_bytes(need)} of memory"])
+    ways = ", ".join([*_ways(profile, terms), f"{format_room(need)} of memory"])
     return (
         f"no cut into {what} fits in {format_bytes(terms.memory)} under {terms.schedule.name}: the largest stage needs "
-        f"at least {format_bytes(need)}, {format_bytes(need - terms.memory)} more. What would do: {ways}"
+        f"at least {format_room(need)}, {format_bytes(need - terms.memory)} more. What would do: {ways}"
     )
 
 
