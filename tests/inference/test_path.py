@@ -72,6 +72,20 @@ def test_costs_explain_what_was_seen() -> None:
     assert found.wakes == pytest.approx((1e-3, 0.0, 0.0)), "what is left of each, for six wake-ups"
 
 
+def test_the_time_of_waking_knows_of_threads_and_stages() -> None:
+    """Two threads compute for 4 ms: 8 ms of CPU time, of which whoever asks waits for 4."""
+    phases = [
+        ProbePhase(requests=n, batches=n, front=1e-3 * n, replica=9e-3 * n, client=0.0, seconds=(15e-3,))
+        for n in (100, 200)
+    ]  # fmt: skip
+    for stages, wakes in ((1, 6), (2, 9), (4, 15)):
+        found = costs_of(phases, lambda size: 4e-3, threads=2, stages=stages)
+        assert found.row == pytest.approx(1e-3) and found.wakes == pytest.approx((9e-3 / wakes,))
+        path = PathCosts(request=0.0, batch=0.0, replica=0.0, wakes=found.wakes)
+        service = VirtualService(SETTINGS, 1, [lambda n: 0.0] * stages if stages > 1 else lambda n: 0.0, path=path)
+        assert seconds(service, 1.0) == pytest.approx([9e-3]), "as long as was seen"
+
+
 def test_costs_are_never_negative() -> None:
     assert affine([(1, 1, 5e-3), (1, 2, 12e-3)]) == pytest.approx((0.0, 5.5e-3))
     assert affine([(1, 1, 5e-3), (1, 4, 1e-3)])[1] == pytest.approx(0.0, abs=1e-6)

@@ -32,7 +32,7 @@ def measured_costs(wishes: MeasuredWishes, example: Tensor, model: Callable[[int
             if not address:
                 raise PlanError("--plan starts an endpoint to measure it, and that has failed, for the reason above")
             costs = PathProbe(int(address.rpartition(":")[2]), process.pid, body).costs(
-                lambda size: wishes.threads * model(size)
+                model, wishes.threads, wishes.stages
             )
             stages = wishes.stages
             return msgspec.structs.replace(costs, replica=costs.replica / stages, row=costs.row / stages)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-WAKES = 6  # of processes and threads for a request: front, replica, its computing thread, and back to the client
+WAKES = 3  # of processes and threads for a request, beside its stages: front, front again, client
+OF_STAGE = 3  # and for each stage: its process, its computing thread, and its process again
 LEAST = 1e-9  # seconds
 
 
@@ -42,18 +43,22 @@ class ProbePhase(msgspec.Struct, frozen=True, kw_only=True):
     seconds: tuple[float, ...]  # from asking to the answer, of each request
 
 
-def costs_of(phases: Sequence[ProbePhase], model: Callable[[int], float]) -> PathCosts:
-    """What explains the phases, if a model takes so many seconds of CPU time for a batch of this size.
+def costs_of(
+    phases: Sequence[ProbePhase], model: Callable[[int], float], threads: int = 1, stages: int = 1
+) -> PathCosts:  # fmt: skip
+    """What explains the phases, if a model takes so many seconds for a batch of this size, on each of its threads.
 
     The first phase is that of one client: what a request takes there beyond its costs while others come, too, is the
     time of waking up, with all that is cold then.
     """
     alone, *busy = phases
     batch, request = affine([(one.batches, one.requests, one.front) for one in busy])
-    replica, row = affine([(one.batches, one.requests, max(0.0, one.replica - _models(one, model))) for one in busy])
+    replica, row = affine(
+        [(one.batches, one.requests, max(0.0, one.replica - threads * _models(one, model))) for one in busy]
+    )
     client = alone.client / alone.requests
     known = batch + request + model(1) + replica + row + client
-    wakes = tuple(max(0.0, took - known) / WAKES for took in alone.seconds)
+    wakes = tuple(max(0.0, took - known) / (WAKES + OF_STAGE * stages) for took in alone.seconds)
     return PathCosts(request=request, batch=batch, replica=replica, row=row, client=client, wakes=wakes)
 
 

@@ -36,9 +36,9 @@ class PathProbe:
         self._asked = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
         self._replicas = [one for server in children(front) for one in children(server)]
 
-    def costs(self, model: Callable[[int], float]) -> PathCosts:
-        """What requests cost beside the model, which takes so many seconds of CPU time for a batch of this size."""
-        return costs_of([self.phase(clients, requests) for clients, requests in PHASES], model)
+    def costs(self, model: Callable[[int], float], threads: int, stages: int) -> PathCosts:
+        """What requests cost beside the model, which takes so many seconds on its threads for a batch of this size."""
+        return costs_of([self.phase(clients, requests) for clients, requests in PHASES], model, threads, stages)
 
     def phase(self, clients: int, requests: int) -> ProbePhase:
         """Let so many clients ask, each again as soon as it is answered, until there are so many answers."""
