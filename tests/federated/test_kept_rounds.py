@@ -15,6 +15,7 @@ from covey.checkpoint import CheckpointDirectory
 from covey.errors import CheckpointError, PlanError
 from covey.federated.aggregator import Aggregator
 from covey.federated.messages import RoundBegin
+from covey.observe.progress import Progress
 from covey.observe.result import Result
 from covey.privacy.randomness import SeededSource
 from covey.run import federate
@@ -48,6 +49,25 @@ def run(strategy: str = "fedavg", rounds: int = 6, **given: Any) -> Result:
 def numbers(result: Result) -> list[int]:
     assert result.participation
     return [one.number for one in result.participation.rounds if one.state != "not begun"]
+
+
+class LastProgress:
+    """A watcher that keeps what it was shown last."""
+
+    samples = -1
+
+    def update(self, progress: Progress) -> None:
+        self.samples = progress.samples
+
+    def say(self, line: str) -> None:
+        """It keeps no lines."""
+
+
+def test_the_progress_of_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    run(rounds=2, checkpoint=tmp_path / "kept")
+    seen = LastProgress()
+    then = run(rounds=3, resume=tmp_path / "kept", watcher=seen)
+    assert seen.samples == then.samples > 0
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ def _train(
     if asked.auto:
         attempt.auto = AutoWorkers(ScaledSeats(WorkerScaling(len(asked.plan.limits), asked.task.step_size)))
     built(replicas)
-    watching = [ProgressWatch(given.output.watcher, judge, asked.budget)] if given.output.watcher else []
+    watcher = given.output.watcher
+    watching = [ProgressWatch(watcher, judge, asked.budget, attempt.tallies)] if watcher else []
     scoring = _of("scorer 0", score.score) if score and asked.task.evaluate and given.budget.scores else None
     recorders = [Recorder()] if given.output.traced else []
     instruments = [*given.virtual.instruments, *watching, *recorders, *([attempt.auto] if attempt.auto else [])]

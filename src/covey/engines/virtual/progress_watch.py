@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from copy import deepcopy
 
 from covey.message import Address
 from covey.observe.progress import Phase, Progress, RoleProgress, Watcher
 from covey.observe.referee import Referee
-from covey.observe.tally import Teller, mean_ages
+from covey.observe.tally import Tally, Teller, mean_ages
 
 SHOW_EVERY = 0.1
 RARELY = 20  # times as long as showing takes, which ten thousand roles make long: a twentieth of the time at most
@@ -18,8 +20,10 @@ class ProgressWatch(Teller):
 
     explains = True
 
-    def __init__(self, watcher: Watcher, referee: Referee, budget: int | None) -> None:
-        super().__init__()
+    def __init__(
+        self, watcher: Watcher, referee: Referee, budget: int | None, kept: Sequence[Tally] = ()
+    ) -> None:  # fmt: skip
+        super().__init__(deepcopy(kept))  # the engine goes on with the same tallies
         self.watcher, self.referee, self.budget = watcher, referee, budget
         self.shown, self.pause = 0.0, SHOW_EVERY
         self.loss: float | None = None

@@ -195,7 +195,7 @@ def _train(
     if not given.virtual.timing_only:
         score = ScoredModel(build.model(asked.task, seed), asked.task.evaluate, False)
     guests = guest_plan(asked, _training(asked, form), steering, private)
-    watching = [ProgressWatch(given.output.watcher, judge, None)] if given.output.watcher else []
+    watching = [ProgressWatch(given.output.watcher, judge, None, attempt.tallies)] if given.output.watcher else []
     scoring = score.score if score and asked.task.evaluate else None
     outcome = GuestEngine(
         plan, {role.address: replicas[role.address] for role in plan.roles}, PopulationCluster(population=population),
