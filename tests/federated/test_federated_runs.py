@@ -318,6 +318,7 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
         ({"uplink": "fast"}, "uplink.*cannot read the rate"),
         ({"until": "accuracy>=0.9"}, "has no evaluate"),
         ({"timing_only": True, "until": "loss<=1"}, "trains nothing"),
+        ({"timing_only": True, "score_every": 3}, "trains nothing: omit score_every"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_would(given: dict[str, Any], told: str) -> None:

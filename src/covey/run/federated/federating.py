@@ -16,6 +16,7 @@ from covey.engines.virtual.guests import GroupedWork, GuestEngine, GuestPlan
 from covey.engines.virtual.guests.guest_tally import GuestsAside
 from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.engines.virtual.run_faults import VirtualAttempt
+from covey.errors import PlanError
 from covey.federated.buffering import buffering
 from covey.federated.client import visits
 from covey.federated.coordinator import FederatedService, coordinating
@@ -30,6 +31,7 @@ from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.model.timed.stand_in import in_one, stand_in
+from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunOrigin
 from covey.observe.membership import RoundLog
@@ -141,6 +143,8 @@ def federate(
         output=OutputOptions(save=save, command=command, watcher=watcher, callbacks=callbacks, log=log, runs=runs),
     )
     at_least_one(clients=clients, per_round=per_round, rounds=rounds, score_every=score_every)
+    if timing_only and score_every != 1:
+        raise PlanError(f"{option('timing_only', True)} trains nothing: omit {option('score_every')}")
     crowd = PopulationOptions(
         clients=clients, availability=availability, compute=compute, speed_spread=speed_spread, bandwidth=bandwidth,
         uplink=uplink, latency=latency, link_spread=link_spread,
