@@ -31,7 +31,7 @@ WORKER = PLAN.roles[0].address
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
     with zmq.Context() as context:
-        board = Switchboard(context, "inproc://board", [role.address for role in PLAN.roles])
+        board = Switchboard(context, "inproc://board", [*(role.address for role in PLAN.roles), SCORER])
         processes: Any = NoCrew()
         yield Supervisor(PLAN, board, processes, Referee(10, Target("accuracy", 0.8)), RunWishes())
         context.destroy(0)

@@ -23,7 +23,7 @@ from tests.worlds import CLUSTER, World, adam, alone, cloud, run, sgd, slowed, w
 
 TOGETHER = [
     "bsp", "allreduce", "poseidon", "firecaffe", "sliced", "caffeonspark", "p3", "tictac", "bytescheduler", "staggered",
-    "one_weird_trick",
+    "one_weird_trick", "litz", "proteus",
 ]  # fmt: skip
 """Strategies in which n workers with b are one with n * b, exactly; bigdl rounds what it sends."""
 

@@ -96,7 +96,7 @@ ZERO = {
     ("allreduce", "local"), ("local_sgd", "local"), ("bigdl", "drop"), ("bigdl", "most"), ("bigdl", "warmup"),
     ("allreduce", "bucket"), ("fixed16", "fraction"), ("int8", "block"), ("qsgd", "bucket"), ("terngrad", "clip"),
     ("sbc", "momentum"), ("dgc", "momentum"), ("dgc", "warmup"), ("powersgd", "saving"), ("powersgd", "dense"),
-    ("momentum_correction", "momentum"),
+    ("momentum_correction", "momentum"), ("proteus", "stage2"),
 }  # fmt: skip
 """Settings that may be 0. All others must be more, and none but a momentum may be less."""
 

@@ -46,6 +46,7 @@ ELSEWHERE = {
     "run/federated/service_checkpoints.py": "rounds of a checkpoint: tests/federated/test_service_checkpoints.py",
     "run/own_loop/keeping.py": "what a checkpoint keeps of a loop: test_keeping",
     "inference/planning.py": "files: tests/inference/test_planning.py",
+    "inference/path/path_probe.py": "answers of an endpoint of its own: tests/inference/test_path.py",
     "simulate/cluster_file.py": "files: test_fuzz",
     "topology/weights.py": "files: test_directed",
     "parallelism/plan/plan_file.py": "files: tests/parallelism/test_saved_layouts.py",
