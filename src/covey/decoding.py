@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from covey.errors import WireError
+from covey.errors import PlanError, WireError
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class WireFormat(Generic[T]):
             raise WireError(f"{sender} sent a {self.name} of {len(data)} bytes; the limit is {self.most}")
         try:
             return self._decode(data)  # type: ignore[no-any-return]
-        except UNREADABLE as error:
+        except (*UNREADABLE, PlanError) as error:
             raise WireError(f"{sender} sent an invalid {self.name}: {error or type(error).__name__}") from None
 
     def read_file(self, path: Path) -> T:
@@ -51,7 +51,7 @@ class WireFormat(Generic[T]):
         data = file_bytes(path, self.most)
         try:
             return self._decode(data)  # type: ignore[no-any-return]
-        except UNREADABLE as error:
+        except (*UNREADABLE, PlanError) as error:
             raise WireError(f"{path} contains no {self.name}: {error or type(error).__name__}") from None
 
 

@@ -137,6 +137,21 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(tmp_path: Path) -> None:
     assert len(said) == 1 and "no checkpoint could be written" in said[0]
 
 
+def test_a_full_disk_ends_a_run_that_could_not_write_what_it_spends_of_a_budget(tmp_path: Path) -> None:
+    said: list[str] = []
+    service = ServiceCheckpoints(tmp_path / "gone" / "kept", HERE, said.append, "a hash", Refusals(), spends=True)
+    (tmp_path / "gone").write_text("a file where the folder should be")
+    role = LoopRole(COORDINATOR, Random(1), steps=2)
+    role.training()
+    given = replica(), RoundLog(4), RoundReferee(1, None), Teller()
+    with pytest.raises(CheckpointError, match="spends of the privacy budget must be written before it: make room"):
+        service.keep(role, 0.0, *given)
+    while role.training():
+        pass
+    service.keep(role, 0.0, *given)
+    assert len(said) == 1, "after the last round nothing is spent any more"
+
+
 def test_another_task_file_is_refused(tmp_path: Path) -> None:
     kept(tmp_path)
     with pytest.raises(CheckpointError, match="another task file .* use the same file, or another folder"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -10,10 +11,12 @@ import msgspec
 import torch
 from msgspec import inspect
 
+from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.vector import Vector
 
 ME = Address("worker", 0)
+TRIES = 50  # until the parts of a value go together
 PLAIN: dict[type[inspect.Type], Callable[[Random], Any]] = {
     inspect.IntType: lambda rng: rng.choice([0, 1, 3, 255, 70_000]),
     inspect.FloatType: lambda rng: rng.choice([0.0, 0.5, 3e5]),
@@ -46,8 +49,10 @@ def _of(info: inspect.Type, rng: Random) -> Any:
     if isinstance(info, inspect.LiteralType):
         return rng.choice(info.values)
     if isinstance(info, inspect.StructType | inspect.NamedTupleType | inspect.DataclassType):
-        given = {field.name: _of(field.type, rng) for field in info.fields}
-        return info.cls(**(given | {"sender": ME} if issubclass(info.cls, Message) else given))
+        for _ in range(TRIES):
+            given = {field.name: _of(field.type, rng) for field in info.fields}
+            with suppress(PlanError):  # not all numbers go together
+                return info.cls(**(given | {"sender": ME} if issubclass(info.cls, Message) else given))
     if isinstance(info, inspect.CustomType) and info.cls is Vector:
         dtype = rng.choice([torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool])
         return Vector([torch.zeros(rng.choice([0, 1, 3]), dtype=dtype) for _ in range(rng.choice([0, 1, 2]))])

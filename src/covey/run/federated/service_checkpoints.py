@@ -51,14 +51,17 @@ class ServiceCheckpoints:
 
     def __init__(
         self, folder: Path, here: RunRecord, say: Callable[[str], None], task: str, refusals: Refusals,
-        population: str = "",
+        population: str = "", spends: bool = False,
     ) -> None:  # fmt: skip
         """`task` is the hash of the task's file; `refusals` are kept too, for the result.
+
+        A run that `spends` of a privacy budget begins no round before what it spends is written.
 
         Simulated runs have no hash, and say instead in words how many clients of their `population` have which samples.
         """
         self.directory, self._here, self._say = CheckpointDirectory(folder), here, say
         self._task, self._refusals, self._population = task, refusals, population
+        self._spends = spends
         self._failed = False  # the last one could not be written
 
     @property
@@ -124,7 +127,7 @@ class ServiceCheckpoints:
     def keep(
         self, role: KeptRole, seconds: float, replica: Replica, log: RoundLog, judge: RoundReferee, teller: Teller
     ) -> None:
-        """Write a checkpoint; where that fails, the run goes on, and says so once."""
+        """Write a checkpoint; where that fails, the run goes on, and says so once, unless it spends a budget."""
         state = state_of(BetweenRounds.of(role), replica, held=True, ended=False, seconds=seconds)
         kept = KeptRounds(
             task=self._task, rounds=log.rounds, counted=dict(log.counted), history=judge.history,
@@ -136,8 +139,14 @@ class ServiceCheckpoints:
                 state.write(partial, COORDINATOR)
                 made = self.directory.commit(partial, msgspec.structs.replace(self._here, progress=progress))
         except OSError as error:
+            told = f"no checkpoint could be written to {self.directory.directory}: {error.strerror or error}"
+            if self._spends and not role.pace.over(role.pace.step):
+                raise CheckpointError(
+                    f"{told}. What the next round spends of the privacy budget must be written before it: make room "
+                    "on the disk, and go on from the last checkpoint"
+                ) from None
             if not self._failed:
-                self._say(f"no checkpoint could be written to {self.directory.directory}: {error.strerror or error}")
+                self._say(told)
             self._failed = True
         else:
             self._failed = False

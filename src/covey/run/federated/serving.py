@@ -246,7 +246,8 @@ class Serving:
         return build.replica(asked.task, COORDINATOR, False, deal, asked.rounds)  # progress is counted in rounds
 
     def _checkpoints(self, folder: Path) -> ServiceCheckpoints:
-        return ServiceCheckpoints(folder, self._record(), self._say, self._task, self._shown)
+        spends = self.asked.privacy is not None
+        return ServiceCheckpoints(folder, self._record(), self._say, self._task, self._shown, spends=spends)
 
     def _record(self) -> RunRecord:
         asked = self.asked

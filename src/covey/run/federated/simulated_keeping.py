@@ -78,7 +78,9 @@ class SimulatedKeeping:
         say, same = asked.options.output.say, given.resume == given.checkpoint
         population = f"{clients} clients with the partition {asked.settings['partition']}"
         made = [
-            ServiceCheckpoints(Path(folder), here, say, "", Refusals(), population) if folder is not None else None
+            ServiceCheckpoints(Path(folder), here, say, "", Refusals(), population, asked.privacy is not None)
+            if folder is not None
+            else None
             for folder in (given.checkpoint, given.resume)
         ]
         if made[0] and told:
