@@ -104,4 +104,4 @@ def test_the_command_takes_such_a_task(tmp_path: Path) -> None:
     first = json.loads((tmp_path / "advice.json").read_text())["choices"][0]
     assert "--epochs 4" in first["command"]
     refused = CliRunner().invoke(app, ["advise", "examples/digits.py", "--delays", "--epochs", "4"])
-    assert refused.exit_code == 2 and "omit it, or --epochs 4" in refused.output
+    assert refused.exit_code == 2 and "omit it, or --epochs" in refused.output

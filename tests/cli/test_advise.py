@@ -66,6 +66,12 @@ def test_this_machine_is_measured() -> None:
     assert "processes of this machine" in shown.output and "(measured here)" in shown.output
 
 
+def test_top_says_how_many_are_shown_also_where_all_would_be() -> None:
+    words = ["advise", DIGITS, "--quick", "--workers", "2", "--bandwidth", "1gbit", "--verbose"]
+    shown = [CliRunner().invoke(app, [*words, *more]).stdout.count("covey run ") for more in (["--top", "1"], [])]
+    assert shown[0] < 5 < shown[1]
+
+
 def test_delays(tmp_path: Path) -> None:
     page = tmp_path / "delays.html"
     shown = CliRunner().invoke(app, ["advise", DIGITS, "--delays", "--bandwidth", "10mbit", "--report", str(page)])
@@ -126,7 +132,7 @@ def test_scale_where_a_strategy_cannot_be_at_some_size() -> None:
     (["advise", DIGITS, "--race", "--until", "accuracy:0.9", "--within", "0s"], "take time"),
     (["advise", DIGITS, "--delays", "--engine", "local"], "--delays are formulas"),
     (["advise", DIGITS, "--race", "--until", "perplexity:20"], "'perplexity<=20'"),
-    (["advise", DIGITS, "--delays", "--spot-trace", "examples/spot.csv"], "and --delays are formulas: omit one"),
+    (["advise", DIGITS, "--delays", "--spot-trace", "examples/spot.csv"], "omit it, or --spot-trace"),
     (["advise", DIGITS, "--quick", "--spot-trace", "none.csv"], "the file cannot be read: No such file"),
     (["scale", DIGITS, "--workers", "some"], "such as '1|10|100|1000'"),
     (["scale", DIGITS, "--strategies", "bps"], "bps"),

@@ -179,7 +179,8 @@ def test_requests_that_cannot_be_served_are_refused(
         (tmp_path / f"{name}.safetensors").touch()
     (tmp_path / "examples").symlink_to(Path("examples").absolute())
     monkeypatch.chdir(tmp_path)
-    shown = CliRunner().invoke(app, ["serve", *words.split(), "--store", str(tmp_path / "store")])
+    monkeypatch.setenv("COVEY_STORE", str(tmp_path / "store"))
+    shown = CliRunner().invoke(app, ["serve", *words.split()])
     assert shown.exit_code == 2 and why in shown.output, shown.output
 
 

@@ -179,6 +179,11 @@ def test_numbers_of_a_file_are_bounded(tmp_path: Path, old: str, new: str) -> No
         read_set(tmp_path / "set.json")
 
 
+def test_a_quiet_rehearsal_prints_nothing() -> None:
+    shown = CliRunner().invoke(app, ["jobs", "rehearse", str(WRITTEN), "--policies", "fifo", "--quiet"])
+    assert (shown.exit_code, shown.output) == (0, "")
+
+
 def test_bad_requests(tmp_path: Path) -> None:
     def told(*words: str) -> str:
         shown = CliRunner().invoke(app, ["jobs", "rehearse", *words])

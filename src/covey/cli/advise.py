@@ -16,6 +16,7 @@ from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import flag, teller
 from covey.cli.training import ShownRequest, load_plugins
+from covey.cli.typed_flags import names_of, typed
 from covey.cli.worker_count import one_number
 from covey.errors import PlanError
 from covey.target import parse_target
@@ -37,7 +38,10 @@ Workers = Annotated[
         "--workers", "N", "How many workers. (usual: those of --cluster, else cores)", options.RUN, parser=one_number
     ),
 ]  # fmt: skip
-Top = Annotated[int, flag("--top", "N", "How many to show.", options.OUTPUT, least=1)]
+Top = Annotated[
+    int | None, flag("--top", "N", "How many to show. (usual: 5; with --verbose all)", options.OUTPUT, least=1)
+]
+SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,7 @@ class WishFlags(options.FlagGroup):
 @options.grouped
 def command(
     *,
+    context: typer.Context,
     task: options.Task,
     workers: Workers = None,
     plugin: options.Plugins = None,
@@ -95,7 +100,7 @@ def command(
     cluster: simulate.UnevenClusterFlags,
     wishes: WishFlags,
     report: Report = None,
-    top: Top = 5,
+    top: Top = None,
     output: options.OutputFlags,
 ) -> None:
     """Rank the strategies for a task and a cluster: times, costs, reasons, risks, and the command to run.
@@ -111,8 +116,11 @@ def command(
             parse_target(until)
         json_file.check(json)
         json_file.check(report, "--report", "delays.html")
+        _refuse_unread(context, measuring, wishes, report)
         if wishes.spot_trace:
-            check_trace(wishes.spot_trace, measuring)
+            from covey.simulate.spot_trace import load_trace
+
+            load_trace(wishes.spot_trace)
         wanted = AskedEngine(measuring, imagined is not None, until)
         load_plugins(plugin, manner)
         from covey.scoring import target_of
@@ -158,7 +166,8 @@ def command(
             )
         with json_file.written(json, found.to_json):
             if manner != "quiet":
-                print_advice(json_file.console(json), found, now, len(found.choices) if manner == "verbose" else top)
+                usual = len(found.choices) if manner == "verbose" else SHOWN
+                print_advice(json_file.console(json), found, now, top or usual)
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
 
@@ -177,13 +186,15 @@ def _add_wishes(
         add_layouts(found, loaded, task, now, seed, told)
 
 
-def check_trace(file: Path, given: MeasureFlags) -> None:
-    """Refuse a trace that cannot be read, or is not looked at."""
-    from covey.simulate.spot_trace import load_trace
-
-    load_trace(file)
-    if given.delays:
-        raise PlanError(f"--spot-trace {file} is simulated, and --delays are formulas: omit one of them")
+def _refuse_unread(context: typer.Context, given: MeasureFlags, wishes: WishFlags, report: Path | None) -> None:
+    """Refuse flags that would not be read."""
+    if not given.delays and report is not None:
+        raise PlanError(f"--report {report} is the page of --delays: add --delays, or omit it")
+    ranking = {*names_of(MeasureFlags, WishFlags), "plugin", "until", "seed", "top"} - {"delays"}
+    if given.delays and (unread := typed(context, sorted(ranking))):
+        raise PlanError(f"--delays are formulas of one exchange, for every pattern: omit it, or {unread}")
+    if given.quick and not given.race and not wishes.model_parallel and typed(context, ["seed"]):
+        raise PlanError("--quick estimates with formulas, which have no seed: omit it, or --seed")
 
 
 class AskedEngine:
@@ -194,15 +205,11 @@ class AskedEngine:
         if described and (engine or race):
             flag, use = ("--engine", "measures") if engine else ("--race", "runs on")
             raise PlanError(f"{flag} {use} real machines: omit the flags that describe a cluster, or {flag}")
-        if given.delays and (race or engine):
-            raise PlanError(f"--delays are formulas: omit it, or {'--race' if race else '--engine'}")
-        if given.delays and given.epochs:
-            raise PlanError(f"--delays are formulas of one exchange: omit it, or --epochs {given.epochs}")
         if given.quick and engine:
             raise PlanError("--quick measures nothing: omit it, or --engine")
         if race and until is None:
             raise PlanError("--race needs a target that strategies can reach first: give --until, such as accuracy:0.9")
-        if within is not None and (given.quick or given.delays) and not race:
+        if within is not None and given.quick and not race:
             raise PlanError(f"--within {within} limits trials, and formulas need no time: omit it")
         self.name = engine or "local"
         self.local = not described and self.name == "local"

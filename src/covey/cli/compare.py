@@ -119,7 +119,7 @@ def command(
     manner, workers, engine, until = output.voice, contest.workers, contest.place, budget.until
     with explained(manner):
         imagined = cluster.described()
-        _refuse_early(engine, imagined is not None, until, kept, output)
+        _refuse_early(contest, imagined is not None, until, kept, output)
         load_plugins(contest.plugin, manner)
         from covey.compare import compare
         from covey.compare.cases import entrants, parse_rates
@@ -148,14 +148,17 @@ def command(
 
 
 def _refuse_early(
-    engine: str, imagined: bool, until: str | None, kept: ReportFlags, output: options.OutputFlags
+    contest: ContestFlags, imagined: bool, until: str | None, kept: ReportFlags, output: options.OutputFlags
 ) -> None:
+    engine = contest.place
     if until is not None:
         parse_target(until)
     json_file.check(output.json)
     json_file.check(kept.report, "--report", "report.html")
     if engine != "simulated":
         machine.check_processes()
+    if contest.simulated and contest.engine not in ("local", "simulated"):
+        raise PlanError(f"--simulate is in virtual time, and --engine {contest.engine} on real machines: omit either")
     if imagined and engine != "simulated":
         raise PlanError(f"--engine {engine} runs on real machines: flags of a simulated cluster need --simulate")
     if kept.interactive and kept.report is None:

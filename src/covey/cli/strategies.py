@@ -65,7 +65,8 @@ def command(
     with explained(manner):
         json_file.check(json)
         if guide.guide or guide.answers is not None:
-            return print_guide(guide, name or (f"--picture {picture}" if picture else None), output)
+            beside = name or (f"--picture {picture}" if picture else f"--plugin {plugin[0]}" if plugin else None)
+            return print_guide(guide, beside, output)
         json_file.check(picture, "--picture", "strategy.svg")
         if picture is not None and name is None:
             raise PlanError(f"--picture {picture} draws one strategy: covey strategies bsp --picture {picture}")

@@ -23,7 +23,7 @@ _FORMAT = "mds, tar, safetensors or parquet; not needed where there is a shards.
 Format = Annotated[str | None, flag("--format", "NAME", _FORMAT, options.RUN)]
 Into = Annotated[str, flag("--format", "NAME", "mds, tar, safetensors or parquet.", options.RUN)]
 Of = Annotated[str | None, flag("--from", "NAME", "The format of PLACE, where it has no shards.json.", options.RUN)]
-Columns = Annotated[str, flag("--columns", "NAME,…", "The names of a sample's values. (usual: x,y)", options.RUN)]
+Columns = Annotated[str | None, flag("--columns", "NAME,…", "Names of a sample's values. (usual: x,y)", options.RUN)]
 ShardSize = Annotated[str, flag("--shard-size", "SIZE", "The size of a shard, about.", options.RUN)]
 WriteIndex = Annotated[
     bool, flag("--write-index", "", "Write shards.json, with the hashes of what is there.", options.RUN)
@@ -34,7 +34,7 @@ Sample = Annotated[int, flag("--sample", "N", "Which sample to show.", options.R
 
 @options.grouped
 def pack(
-    *, data: From, folder: Folder, format: Into = "mds", of: Of = None, columns: Columns = "x,y",
+    *, data: From, folder: Folder, format: Into = "mds", of: Of = None, columns: Columns = None,
     shard_size: ShardSize = "64MB", output: options.OutputFlags,
 ) -> None:  # fmt: skip
     """Write the data of a task, or other shards, into shards with an index.
@@ -46,8 +46,8 @@ def pack(
         from covey.data.storage.packing import pack as write
         from covey.simulate.units import parse_size
 
-        names = tuple(name.strip() for name in columns.split(",") if name.strip())
-        index = write(_given(data, of), folder, format, names, int(parse_size(shard_size)))
+        names = tuple(name.strip() for name in (columns or "x,y").split(",") if name.strip())
+        index = write(_given(data, of, columns), folder, format, names, int(parse_size(shard_size)))
         told = {"place": str(folder), "format": format, "shards": len(index.shards)}
         told |= {
             "samples": sum(entry.samples or 0 for entry in index.shards),
@@ -106,12 +106,14 @@ def show(*, place: Place, format: Format = None, sample: Sample = 0, output: opt
         _tell(output, _told(data) | columns)
 
 
-def _given(data: str, of: str | None) -> Any:
+def _given(data: str, of: str | None, columns: str | None) -> Any:
     from covey.data.storage.stored import remote
     from covey.model.build import data_of
     from covey.task.file import load_task
 
     if Path(data).is_dir() or "://" in data:
+        if columns is not None:
+            raise PlanError(f"--columns {columns} names the values of a task's samples, and shards have names: omit it")
         return remote(data, of)
     if of is not None:
         raise PlanError(f"--from {of}: {data} is not a folder or a URL of shards")

@@ -11,17 +11,16 @@ import typer
 from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller
+from covey.cli.typed_flags import typed
 from covey.errors import PlanError
 
 DRAWN = "Jobs like recorded runs"
-
-
 OF_DRAWN = ("runs", "count", "slots", "load", "mean", "seed")
 OF_REHEARSAL = ("policies", "slice", "start", "json", "quiet")
 
 
 def command(
-    given: typer.Context,
+    context: typer.Context,
     jobs: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A set of jobs, which --write writes.")] = None,
     runs: Annotated[
         Path | None, flag("--runs", "DIR", "The records whose curves are replayed. (usual: COVEY_RUNS, or runs)", DRAWN)
@@ -55,10 +54,10 @@ def command(
         from covey.policy.sharing import POLICIES, sharing_policy
         from covey.simulate.units import parse_duration
 
-        if jobs is not None:
-            _refuse(given, OF_DRAWN, f"{jobs} says which jobs there are: omit it, or")
-        if write is not None:
-            _refuse(given, OF_REHEARSAL, "--write rehearses nothing: omit it, or")
+        if jobs is not None and (unread := typed(context, OF_DRAWN)):
+            raise PlanError(f"{jobs} says which jobs there are: omit it, or {unread}")
+        if write is not None and (unread := typed(context, OF_REHEARSAL)):
+            raise PlanError(f"--write rehearses nothing: omit it, or {unread}")
         if not 0 < load <= 10 or max(count, slots) > MOST:
             raise PlanError(
                 f"--load {load} --count {count} --slots {slots}: a load is above 0 and at most 10, a count at most "
@@ -82,17 +81,5 @@ def command(
         found = rehearse(chosen, names, times, teller("quiet" if quiet else "normal"))
         if json is not None:
             json_file.write(json, msgspec.json.encode(found).decode() + "\n")
-        if json != json_file.OUTPUT:
+        if not quiet and json != json_file.OUTPUT:
             print_rehearsals(json_file.console(json), chosen, found)
-
-
-def _refuse(given: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """Refuse flags that would not be read."""
-    unread = [f"--{name}" for name in names if _typed(given, name)]
-    if unread:
-        raise PlanError(f"{why} {', '.join(unread)}")
-
-
-def _typed(given: typer.Context, name: str) -> bool:
-    source = given.get_parameter_source(name)
-    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")

@@ -12,6 +12,7 @@ from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.jobs.queue import Folder, folder_of
 from covey.cli.options import flag
+from covey.cli.typed_flags import typed
 from covey.errors import PlanError
 
 ELSEWHERE = "Another scheduler"
@@ -41,11 +42,10 @@ def command(
     """
     with explained("normal"):
         console = json_file.console(None)
+        _refuse_unread(context, to)
         if to is not None:
             _elsewhere(list(words or ()), to, image, claim, dry_run)
             return
-        if image or dry_run:
-            raise PlanError(f"{'--image' if image else '--dry-run'} is for --to slurm or --to kubernetes")
         from covey.jobs.job_folder import JobFolder
 
         folder = JobFolder(folder_of(jobs))
@@ -53,6 +53,16 @@ def command(
         name = folder.submit(list(words or ()), stages=stages)
         waits = "" if folder.is_served() else f": it waits for covey jobs serve --jobs {folder.path}"
         console.print(f"submitted {name}{waits}", markup=False, soft_wrap=True)
+
+
+def _refuse_unread(context: typer.Context, to: str | None) -> None:
+    """Refuse flags of another place than the one to which the job goes."""
+    if to is None and (unread := typed(context, ["image", "claim", "dry_run"])):
+        raise PlanError(f"a job in a queue needs no {unread}: add --to slurm or --to kubernetes, or omit it")
+    if to is not None and (unread := typed(context, ["jobs", "stages"])):
+        raise PlanError(f"--to {to} uses no queue of covey: omit it, or {unread}")
+    if to == "slurm" and (unread := typed(context, ["image", "claim"])):
+        raise PlanError(f"--to slurm uses neither a container image nor a volume claim: omit {unread}")
 
 
 def check_command(words: list[str], covey: Any) -> None:

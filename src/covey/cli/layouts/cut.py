@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller
+from covey.cli.typed_flags import names_of, typed
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ class StageMachineFlags(options.FlagGroup):
 @options.grouped
 def command(
     *,
+    context: typer.Context,
     task: options.Task,
     cut: CutFlags,
     machine: StageMachineFlags,
@@ -93,6 +97,7 @@ def command(
     with explained(manner):
         json_file.check(json)
         json_file.check(picture, "--picture", "cut.svg")
+        _refuse_unread(context, cut)
         if cut.tensor is not None:
             return _divide(task, cut.tensor, cut.split, output)
         from covey.simulate.units import parse_duration, parse_rate, parse_size
@@ -119,6 +124,17 @@ def command(
         ):
             if manner != "quiet":
                 print_cut(json_file.console(json), answer, there, everything=manner == "verbose")
+
+
+def _refuse_unread(context: typer.Context, cut: CutFlags) -> None:
+    """Refuse flags of stages with --tensor, and those of --tensor without it."""
+    if cut.tensor is None:
+        if typed(context, ["split"]):
+            raise PlanError(f"--split {cut.split} says how --tensor divides layers: add --tensor N, or omit it")
+        return
+    of_stages = {*names_of(CutFlags, StageMachineFlags), "picture"} - {"tensor", "split"}
+    if unread := typed(context, sorted(of_stages)):
+        raise PlanError(f"--tensor {cut.tensor} divides layers, and cuts no stages: omit it, or {unread}")
 
 
 def _divide(task: str, members: int, split: str, output: options.OutputFlags) -> None:

@@ -51,6 +51,8 @@ class ExportFlags(FlagGroup):
             )
         if self.int8 and self.onnx is None:
             raise PlanError("--int8 is for ONNX: add --onnx FILE")
+        if self.task is not None and not (self.onnx or self.torch_export):
+            raise PlanError(f"--task {self.task} builds the model for --onnx and --torch-export: add one, or omit it")
         if self.tolerance is not None and (not self.int8 or not 0 <= self.tolerance < 1):
             raise PlanError(f"--tolerance {self.tolerance:g}: give a share from 0 to 1, such as 0.01, with --int8")
         usual_names = {"onnx": "model.onnx", "torch_export": "model.pt2", "safetensors": "model.safetensors"}

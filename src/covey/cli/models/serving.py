@@ -15,6 +15,7 @@ from covey.cli.errors import explained
 from covey.cli.models.flags import Store, opened
 from covey.cli.options import FlagGroup, flag, grouped, teller
 from covey.cli.training import importing
+from covey.cli.typed_flags import names_of, typed
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -122,17 +123,23 @@ class VersionFlags(FlagGroup):
             raise PlanError(f"--select {self.select}: write exp3 (one version answers) or exp4 (all vote)")
 
 
-@grouped
-def command(
-    *, model: Model, task: TaskFile = None, store: Store = None,
+@dataclass(frozen=True, kw_only=True)
+class ReplicaFlags(FlagGroup):
+    """The processes that compute."""
+
     replicas: Annotated[
         str, flag("--replicas", "N|N:N", "Processes that compute, or the fewest and the most of them.", options.RUN)
-    ] = "1",
+    ] = "1"
     stages: Annotated[
         int, flag("--stages", "N", "Cut the model: each replica is a row of N processes.", options.RUN, least=1)
-    ] = 1,
-    threads: options.Threads = None,
-    engine: Annotated[str, flag("--engine", "NAME", "Where replicas run: local, ray or lab.", options.RUN)] = "local",
+    ] = 1
+    threads: options.Threads = None
+    engine: Annotated[str, flag("--engine", "NAME", "Where replicas run: local, ray or lab.", options.RUN)] = "local"
+
+
+@grouped
+def command(
+    *, context: typer.Context, model: Model, task: TaskFile = None, store: Store = None, computing: ReplicaFlags,
     promise: PromiseFlags, versions: VersionFlags, edge: EdgeFlags, planned: PlanFlags, record: options.RecordFlags,
     output: options.VoiceFlags,
 ) -> None:  # fmt: skip
@@ -145,8 +152,7 @@ def command(
         edge.check()
         planned.check()
         versions.check()
-        if engine != "local" and planned.plan:
-            raise PlanError(f"--engine {engine} --plan: machines are those of --prices; omit --engine")
+        _refuse_unread(context, model, computing.replicas, versions, planned)
         for name in (model, *versions.named):
             check_named(name, store, task)
         with importing(manner):
@@ -159,24 +165,41 @@ def command(
         share, seconds = objective(promise.slo)
         front = FrontSettings(
             objective=seconds, deadline=parse_duration(promise.deadline), queue=promise.queue,
-            cache=promise.cache, largest=promise.largest, in_flight=stages,
+            cache=promise.cache, largest=promise.largest, in_flight=computing.stages,
         )  # fmt: skip
         files = (edge.tls_certificate, edge.tls_key) if edge.tls_certificate and edge.tls_key else None
         wishes = ServeWishes(
-            front=front, replicas=replica_range(replicas), share=share, threads=threads, stages=stages,
-            engine=engine_of(engine), host=edge.host, port=edge.port, certificate=files,
-            token=os.environ.get("COVEY_TOKEN", ""), body=int(parse_size(promise.body)),
+            front=front, replicas=replica_range(computing.replicas), share=share, threads=computing.threads,
+            stages=computing.stages, engine=engine_of(computing.engine), host=edge.host, port=edge.port,
+            certificate=files, token=os.environ.get("COVEY_TOKEN", ""), body=int(parse_size(promise.body)),
             runs=folder_of_runs(record.folder),
         )  # fmt: skip
         place = placed(model, task, store)
         wishes = with_versions(wishes, versions, lambda name: placed(name, task, store))
         if planned.plan and planned.prices:
-            return show_plan(place, wishes, planned, teller(manner))
+            return show_plan(place, wishes, planned, manner)
         serve(place, wishes, lambda line: print(line, flush=True), teller(manner))
 
 
+def _refuse_unread(
+    context: typer.Context, model: str, replicas: str, versions: VersionFlags, planned: PlanFlags
+) -> None:
+    """Refuse flags that would not be read."""
+    if versions.canary is None and (unread := typed(context, ["enough"])):
+        raise PlanError(f"{unread} says when --canary is promoted: add --canary NAME=SHARE, or omit it")
+    if all(name.endswith(ENDING) for name in (model, *versions.named)) and (unread := typed(context, ["store"])):
+        raise PlanError(f"{unread} has registered models, and {model} is a file: omit it")
+    if planned.plan is None:
+        return
+    serving = ["engine", "cache", *names_of(VersionFlags, EdgeFlags, options.RecordFlags)]
+    if unread := typed(context, serving):
+        raise PlanError(f"--plan tries machines of --prices in virtual time, where no input comes twice: omit {unread}")
+    if ":" not in replicas and (unread := typed(context, ["replicas"])):
+        raise PlanError(f"--plan finds how many replicas are needed: omit {unread}, or write a range, such as 1:8")
+
+
 def show_plan(
-    place: ModelPlace, wishes: ServeWishes, planned: PlanFlags, say: Callable[[str], None]
+    place: ModelPlace, wishes: ServeWishes, planned: PlanFlags, manner: options.Voice
 ) -> None:
     """Try set-ups in virtual time, and print them, the cheapest that keeps the objective first."""
     import msgspec
@@ -193,7 +216,7 @@ def show_plan(
     arrivals, prices = read_trace(planned.plan), read_prices(planned.prices)
     threads = wishes.threads or 1
     torch.set_num_threads(threads)
-    model = load(place, say)
+    model = load(place, teller(manner))
     times: Sequence[Times]
     if wishes.stages > 1:
         cut = cut_at(model, best_places(model, wishes.stages))
@@ -207,7 +230,7 @@ def show_plan(
     found = forecasts(arrivals, times, prices, wishes.front, wishes.share, scaled=wishes.scaled, path=path)
     if planned.json is not None:
         json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")
-    if planned.json != json_file.OUTPUT:
+    if manner != "quiet" and planned.json != json_file.OUTPUT:
         print_forecasts(json_file.console(planned.json), found, len(arrivals), wishes.share)
 
 

@@ -57,10 +57,10 @@ def told(answers: Answers) -> dict[str, Any]:
 
 def print_guide(asked: GuideFlags, beside: str | None, output: options.OutputFlags) -> None:
     """Three suggestions with their reasons and commands."""
-    from covey.catalog.guide import on_several_machines, suggestions, then
-
     if beside is not None:
         raise PlanError(f"--guide looks for a strategy: covey strategies --guide, without {beside}")
+    from covey.catalog.guide import on_several_machines, suggestions, then
+
     answers = answers_of(asked.answers)
     json_file.write(output.json, text_of.dumps(told(answers), indent=1, ensure_ascii=False) + "\n")
     if output.voice == "quiet":

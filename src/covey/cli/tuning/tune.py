@@ -16,12 +16,14 @@ from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import flag, teller
 from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import importing, load_plugins
+from covey.cli.typed_flags import typed
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
     from covey.tune import StudyResult
 
 SEARCH = "How to search"
+OF_REHEARSAL = ("task", "rehearse", "slots", "json", "quiet", "verbose")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ class StudyKeepFlags(options.FlagGroup):
 @options.grouped
 def command(
     *,
+    context: typer.Context,
     task: Annotated[
         str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and the name of a function that makes a Task.")
     ],
@@ -113,6 +116,8 @@ def command(
     with explained(manner):
         json_file.check(output.json)
         if rehearse:
+            if unread := typed(context, [name for name in context.params if name not in OF_REHEARSAL]):
+                raise PlanError(f"--rehearse reads a finished study, and trains nothing: omit it, or {unread}")
             _rehearse(Path(task), space, output)
             return
         _refuse_early(space, budget, kept)
