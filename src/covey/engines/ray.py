@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -57,7 +57,8 @@ class RayPlaces(Places):
         self.joined = False  # covey has called ray.init
         self.away = False  # there are nodes that may not have the task's file
         self.group: PlacementGroup | None = None
-        self.run, self.task = f"covey-{uuid4().hex[:8]}", cast(Any, None)  # its actors' namespace; what was handed over
+        self.run = f"covey-{uuid4().hex[:8]}"  # the namespace of its actors
+        self.task: Any = None  # what was handed over
         self.actors: dict[int, Any] = {}  # by the number of the site
         self.called: dict[int, str] = {}
         self.running: dict[int, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 from covey.errors import PlanError
 from covey.federated.aggregation import AggregationChoice, AggregationName
@@ -63,12 +63,6 @@ class FederatedStrategy:
             optimization="federated", architecture="server", scheduling=scheduling, exchange="reduce / broadcast",
             topology="star",
         )  # fmt: skip
-
-
-class FederatedSettings(Protocol):
-    """Settings that make a strategy."""
-
-    def strategy(self) -> FederatedStrategy: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,10 +161,6 @@ class FedBuff:
 
 STRATEGIES: Mapping[str, type[Any]] = {
     "fedsgd": FedSgd, "fedavg": FedAvg, "fedprox": FedProx, "fedopt": FedOpt, "fedbuff": FedBuff,
-}  # fmt: skip
-PAPERS: Mapping[str, str] = {
-    "fedsgd": "McMahan et al. 2017", "fedavg": "McMahan et al. 2017", "fedprox": "Li et al. 2020",
-    "fedopt": "Reddi et al. 2021", "fedbuff": "Nguyen et al. 2022",
 }  # fmt: skip
 
 

@@ -12,14 +12,12 @@ class AnswerCache:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.hits = 0
         self._known: OrderedDict[str, Tensor] = OrderedDict()
 
     def find(self, key: str) -> Tensor | None:
         found = self._known.get(key) if key else None
         if found is not None:
             self._known.move_to_end(key)
-            self.hits += 1
         return found
 
     def keep(self, key: str, answer: Tensor) -> None:

@@ -50,10 +50,6 @@ class ParameterMap:
         self.counters = tuple(whole.counters.index(name) for name in layout.others())
         self.sizes = _parts(whole.params), _parts(whole.floats)
 
-    def of_tensor(self, name: str) -> Runs:
-        """The numbers of a tensor that are there."""
-        return self.runs.get(name) or [(0, self.shapes[name].numel())]
-
     def of(self, shown: Snapshot, scored: bool) -> Snapshot:
         """The snapshot of a part as one of the whole model."""
         moved = replace(shown, piece=((),) * self.sizes[0], counts=self.counters)

@@ -50,7 +50,7 @@ _invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", l
 ends: WireFormat[SiteEnded] = WireFormat("word of the parent of hosts", SiteEnded)
 
 
-def hatch(line: socket.socket, warm: str) -> None:
+def fork_sites(line: socket.socket, warm: str) -> None:
     """Fork a site for each invitation, also for those that come later; stay until the launcher goes."""
     import torch._dynamo  # noqa: F401  # what roles need, once for all: see the fork server
 
@@ -110,4 +110,4 @@ def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes) -> 
 
 if __name__ == "__main__":
     entitle("covey: fork server")
-    hatch(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    fork_sites(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from covey.engines.process.liveness import children
 from covey.errors import PeerLost
 from covey.inference.path.path_costs import PathCosts, ProbePhase, costs_of
 
@@ -111,8 +112,3 @@ def _until(link: socket.socket, data: bytes, complete: Callable[[bytes], bool]) 
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process, of all its threads (proc(5): nanoseconds)."""
     return NANO * sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-
-
-def children(pid: int) -> list[int]:
-    """The process numbers of its children."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
