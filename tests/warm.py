@@ -166,7 +166,7 @@ def serve(line: socket.socket) -> None:
         for ready, _ in poll.poll():
             if ready != line.fileno():
                 poll.unregister(ready)
-                bury(ready, *children.pop(ready))
+                reap(ready, *children.pop(ready))
                 continue
             wish, given, _, _ = socket.recv_fds(line, LONGEST, 4)
             if not wish:
@@ -188,7 +188,7 @@ def serve(line: socket.socket) -> None:
             poll.register(handle, select.POLLIN)
 
 
-def bury(handle: int, child: int, told: socket.socket) -> None:
+def reap(handle: int, child: int, told: socket.socket) -> None:
     """Tell the exit status of a child that has ended, if anybody still hears."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(handle)

@@ -408,7 +408,7 @@ class NoServer:
     def wait(self, patience: float) -> None:
         pass
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         pass
 
 

@@ -106,7 +106,7 @@ def test_a_role_dies_with_its_site(secret: bytes, tmp_path: Path) -> None:
     ours.close()
     parent.wait(60.0)
     assert parent.loss().startswith("the parent of all roles")
-    parent.bury()
+    parent.reap()
     assert not (tmp_path / "private").exists() and RUNNING[0].own()
 
 

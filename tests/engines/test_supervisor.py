@@ -98,9 +98,9 @@ def test_who_may_go_when(
     exits = [(WORKER, how)]
     if lost:
         with pytest.raises(PeerLost, match=f"{WORKER} {how}; never heard"):
-            supervisor.monitor.bury(exits)
+            supervisor.monitor.check_exits(exits)
     else:
-        supervisor.monitor.bury(exits)
+        supervisor.monitor.check_exits(exits)
 
 
 def test_a_role_that_has_lost_another_fails_by_no_mistake_of_its_program() -> None:

@@ -102,7 +102,7 @@ def test_what_libraries_read_when_they_are_loaded_takes_another_server(
     monkeypatch.setenv("MALLOC_ARENA_MAX", "3")
     assert told(room)["environment"]["MALLOC_ARENA_MAX"] == "3"
     assert server() != before
-    subprocess.run(["sleep", "0"], check=True)  # Python buries what it has started when it starts something else
+    subprocess.run(["sleep", "0"], check=True)  # Python reaps what it has started when it starts something else
     assert liveness.state(before) in ("", "Z")
 
 
@@ -125,7 +125,7 @@ def test_a_fork_of_the_launcher_does_not_take_the_server_for_its_own(room: Room)
 
 def test_an_idle_server_has_one_thread_and_uses_no_cpu(room: Room) -> None:
     fit(room.task(), "local_sgd", 1, steps=1)
-    time.sleep(0.2)  # it still buries the last run's parent
+    time.sleep(0.2)  # it still reaps the last run's parent
     used = liveness.cpu(server())
     time.sleep(1)
     assert liveness.cpu(server()) == used

@@ -56,7 +56,7 @@ class Situation:
     cluster: Cluster
     prepare: float = 0.0  # seconds in which the samples of a batch are transformed
     preparers: int = 0  # that do it for the workers
-    far: FarData | None = None  # of a first pass; the cluster is as in later ones
+    far: FarData | None = None  # what a first pass reads; `cluster` has the cache as later passes find it
     skew: float = 0.0  # how much a worker's labels differ from all, at most
     normalized: bool = False  # has batch-norm
     memory: float = math.inf  # bytes of one device

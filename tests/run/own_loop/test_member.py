@@ -522,5 +522,5 @@ def test_alone_too_what_was_frozen_at_join_stays_so() -> None:
 def test_steps_are_no_iterations_where_there_are_several_optimizers() -> None:
     parts = [nn.Linear(2, 2), nn.Linear(2, 2)]
     member = covey.join(parts, [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts])
-    with member, pytest.raises(PlanError, match=r"one step in each iteration.*leave it out, as in range\(1000\)"):
+    with member, pytest.raises(PlanError, match=r"one step in each iteration.*omit it, as in range\(1000\)"):
         member.first_step()

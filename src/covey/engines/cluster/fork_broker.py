@@ -87,8 +87,8 @@ class OfferedParent(ForkedParent):
         super().__init__(server, report)
         self.shared, self.broker = server, broker
 
-    def bury(self) -> None:
-        super().bury()
+    def reap(self) -> None:
+        super().reap()
         self.broker.close()
         self.shared.retire()
         until = time.monotonic() + LEAVING

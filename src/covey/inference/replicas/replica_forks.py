@@ -57,7 +57,7 @@ class ReplicaForks:
         """The first replicas are ready; here nothing waits for that."""
 
     def close(self, gently: bool = False) -> None:
-        """End all processes; `gently` lets the fork server bury those of its replicas."""
+        """End all processes; `gently` lets the fork server wait for its replicas."""
         self._line.close()
         try:
             self._process.wait(PATIENCE if gently else 0)

@@ -169,7 +169,7 @@ class Position:
         if optimizers > 1:
             raise PlanError(
                 "member.first_step is for loops with one step in each iteration, and several optimizers take more: "
-                "leave it out, as in range(1000): a resumed loop then repeats its iterations without stepping"
+                "omit it, as in range(1000): a resumed loop then repeats its iterations without stepping"
             )
         if self.kept.passes:
             raise PlanError(

@@ -187,7 +187,7 @@ class ForkedParent:
         if self._pid_known(patience):
             self._has_ended(patience)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Let the server have the number back."""
         self.report.close()
         if self.process >= 0:

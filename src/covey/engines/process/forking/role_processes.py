@@ -67,7 +67,7 @@ class ForkServer(Protocol):
         """Wait for its end, at most this number of seconds."""
         ...
 
-    def bury(self) -> None: ...
+    def reap(self) -> None: ...
 
 
 Start = Callable[[socket.socket, socket.socket, Path, str, float], ForkServer]
@@ -93,7 +93,7 @@ class RoleProcesses:
             self.directory.mkdir(mode=0o700)  # the sockets in it are this user's alone
         except OSError:
             self.line.close()
-            self.fork_server.bury()
+            self.fork_server.reap()
             raise
         self.silence: Silence[str] = Silence(stall)
         self.warm = False  # the parent has imported everything
@@ -173,7 +173,7 @@ class RoleProcesses:
         self.fork_server.signal(number)
 
     def _lost(self) -> PeerLost:
-        """The parent of the roles has ended; it is buried only when the block ends."""
+        """The parent of the roles has ended; it is reaped only when the block ends."""
         return PeerLost(self.fork_server.loss())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -185,7 +185,7 @@ class RoleProcesses:
         finally:
             self.line.close()  # the fork server kills what is left and removes the directory
             stopped = liveness.state(self.fork_server.pid) in STOPPED
-            self._bury(0.0 if stopped else PATIENCE if error is None else HASTE)
+            self._reap(0.0 if stopped else PATIENCE if error is None else HASTE)
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _see_off(self) -> None:
@@ -194,10 +194,10 @@ class RoleProcesses:
             select.select([self.line], [], [], self.silence.every)
             self.exits()
 
-    def _bury(self, patience: float) -> None:
+    def _reap(self, patience: float) -> None:
         self.fork_server.wait(patience)
         self.signal(signal.SIGKILL)  # all that is left of the run, the fork server itself included
-        self.fork_server.bury()
+        self.fork_server.reap()
 
 
 class Child:
@@ -224,7 +224,7 @@ class Child:
         poll.poll(patience * 1000)
         os.close(ended)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         os.waitpid(self.pid, 0)
 
 
@@ -250,7 +250,7 @@ class Program(Child):
         super().__init__(process.pid)
         self.process = process
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         self.process.wait()
 
 

@@ -182,9 +182,9 @@ class Server:
             self.poll.unregister(run.report)
             run.wanted = False
         if run.ended and not run.wanted:
-            self.bury(run)
+            self.reap(run)
 
-    def bury(self, run: Run) -> None:
+    def reap(self, run: Run) -> None:
         os.waitid(os.P_PIDFD, run.process, os.WEXITED)
         os.close(run.process)
         run.report.close()

@@ -88,7 +88,7 @@ class Monitor:
         self.hear()
         self.notices.hear_refused("the launcher", self.board.refusals.news())
         try:
-            self.bury(self.processes.exits())
+            self.check_exits(self.processes.exits())
         except PeerLost as lost:
             raise self.explained(lost) from None
         silent = self.silent()
@@ -123,7 +123,7 @@ class Monitor:
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
 
-    def bury(self, exits: list[tuple[Address, str]]) -> None:
+    def check_exits(self, exits: list[tuple[Address, str]]) -> None:
         if self.phase == "ended":
             exits = [(address, how) for address, how in exits if how != "exited with code 0"]
         exits = [(who, how) for who, how in exits if not self.goes_on(who, how)]
