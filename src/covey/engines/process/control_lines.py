@@ -109,7 +109,7 @@ class Switchboard:
     def tell(self, roles: Iterable[Address], word: control.Downward) -> None:
         data = seal(self.token, word)
         for address in roles:
-            self.socket.send_multipart([self.identities[address], data])
+            self.socket.send_multipart([self.identities.get(address) or line_identity(address), data])
 
     def forget(self, who: Address) -> None:
         """Hear no more of this life of a role: its words may be late, or it may live on beyond a broken link."""
