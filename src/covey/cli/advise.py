@@ -16,8 +16,7 @@ from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import flag, teller
 from covey.cli.training import ShownRequest, load_plugins
-from covey.cli.typed_flags import names_of, typed
-from covey.cli.worker_count import one_number
+from covey.cli.typed_flags import names_of, one_number, typed
 from covey.errors import PlanError
 from covey.target import parse_target
 

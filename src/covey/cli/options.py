@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from covey.cli.tables import completion
-from covey.cli.worker_count import one_number
+from covey.cli.typed_flags import one_number
 from covey.engines import entries as engines
 from covey.errors import PlanError
 
