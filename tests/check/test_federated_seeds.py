@@ -182,6 +182,24 @@ def test_a_round_whose_aggregator_is_lost_is_abandoned_and_the_next_one_commits(
     assert states[0] == "abandoned" and states[1:] == ["committed"] * 3, states
 
 
+@pytest.mark.parametrize(("strategy", "effects"), [("fedavg", range(2, 9)), ("fedavg + secagg", range(2, 21, 3))])
+def test_clients_come_again_that_a_lost_aggregator_had_not_given_the_model(strategy: str, effects: range) -> None:
+    """They do not know the aggregator: only the coordinator can tell them."""
+    case = replace(CASE, strategy=strategy)
+    for effect in effects:
+        run = record_of(case, parse_faults(f"kill aggregator 0#{effect}"))
+        assert [one.record.state for one in run.rounds] == ["abandoned"] + ["committed"] * 3, effect
+        again = set.union(*(run.clients.given[number] for number in range(1, case.count)))
+        assert not run.why and again == set(range(case.clients)), effect
+
+
+def test_clients_that_have_checked_in_again_are_not_sent_away_with_those_of_a_lost_round() -> None:
+    case = replace(CASE, clients=5, rounds=replace(CASE.rounds, per_round=4, over=1.0))
+    run = record_of(case, parse_faults("slow client 0@0s for 60s by 20x; kill aggregator 0@10s"))
+    assert [one.record.state for one in run.rounds] == ["abandoned"] + ["committed"] * 3
+    assert [one.record.reports for one in run.rounds] == [0, 4, 4, 4], "whoever was accepted is there"
+
+
 def test_other_faults_are_refused_by_name() -> None:
     with pytest.raises(PlanError, match="'drop client 1 -> aggregator 0@1s': runs with clients know the faults kill"):
         broken_by("drop client 1 -> aggregator 0@1s")

@@ -163,7 +163,7 @@ class RoundCoordinator:
         while self.node.receive_nowait(RoundEnd):  # of a round that an earlier life had begun
             pass
         await self.node.send(AGGREGATOR, begin)
-        end = await self.ended(number)
+        end = await self.ended(number, chosen)
         self.busy, now = False, await self.node.now()
         self.service.steering.round_ended(now - configured)
         if end.committed:  # from here until the round is in the log nothing is awaited: both happen, or neither
@@ -173,13 +173,16 @@ class RoundCoordinator:
         await self.tell(state, number, now - began, now, len(chosen), end)
         return end
 
-    async def ended(self, number: int) -> RoundEnd:
-        """What came of a round; one whose aggregator is lost has come to nothing."""
+    async def ended(self, number: int, chosen: list[int]) -> RoundEnd:
+        """What came of a round; one whose aggregator is lost has come to nothing, and its clients are sent away."""
         while True:
             message = await self.hear(None, RoundEnd)
             if isinstance(message, RoundEnd) and message.number == number:
                 return message
             if isinstance(message, Departed):
+                for client in chosen:  # those that it had not given the model do not know it, and wait for an answer
+                    if client not in self.selection.accepted:  # else it has checked in again
+                        await self.turn_away(client)
                 return RoundEnd(number, False, [], 0, 0, 0, 0, float("nan"), Vector(()), Vector(()), LOST)
 
     async def tell(
