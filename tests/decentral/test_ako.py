@@ -27,7 +27,7 @@ def gradient(world: World, rank: int, step: int) -> Tensor:
     return torch.ones(SIZE).double() - middle(quadratic(size=SIZE), world.deal, rank, step)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     slow=st.lists(st.floats(0.2, 8.0), min_size=2, max_size=6), partitions=st.integers(1, 7), seed=st.integers(0, 50)
 )
