@@ -75,7 +75,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert read_prices(prices) == {"small": MachinePrice(0.1, 1.0), "large": MachinePrice(1.0, 4.0)}
 
 
-@pytest.mark.parametrize("text", ["", "seconds\n", "0.5\nsoon\n", "-1\n", "inf\n", "nan\n", "\xff\xfe"])
+@pytest.mark.parametrize("text", ["", "seconds\n", "0.5\nsoon\n", "-1\n", "inf\n", "nan\n", "1795000000\n", "\xff\xfe"])
 def test_bad_traces_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(PlanError, match=r"trace\.csv"):
@@ -87,6 +87,7 @@ def test_bad_traces_are_refused(text: str, tmp_path: Path) -> None:
     [
         "", "price = 1", "[small]", "[small]\nprice = 'much'", "[small]\nprice = -1", "[small]\nprice = 1\nspeed = 0",
         "[small]\nprice = 1\nsped = 2", "[small]\nprice = 1\nsetup = -1", "[small]\nprice = nan", "[small", "\x00",
+        "[small]\nprice = 1\nsetup = 1e9",
     ],
 )  # fmt: skip
 def test_bad_prices_are_refused(text: str, tmp_path: Path) -> None:

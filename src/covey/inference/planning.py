@@ -30,6 +30,8 @@ Times = Callable[[int], float]  # seconds of a batch of so many requests
 MOST = 64  # replicas that are tried
 READY = 1.0  # seconds before the first request, beside set-ups: replicas measure their batches
 REPEATS = 5  # of a measurement, of which the median counts
+LONGEST = 604_800  # seconds of a trace: the scaler looks four times in each
+SLOWEST = 86_400  # seconds until a machine answers
 
 
 class MachinePrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,8 +88,11 @@ def read_trace(path: Path) -> list[float]:
             if word and number:
                 raise PlanError(f"{path}, line {number + 1}: {word[:40]!r} is no time in seconds") from None
             continue
-        if not 0 <= at < math.inf:
-            raise PlanError(f"{path}, line {number + 1}: times are seconds from the beginning, 0 or more")
+        if not 0 <= at <= LONGEST:
+            raise PlanError(
+                f"{path}, line {number + 1}: times are seconds from the beginning, 0 to {LONGEST:,} (a week); subtract "
+                "that of the first request, or give a part of the trace"
+            )
         found.append(at)
     if not found:
         raise PlanError(f"{path} has no request: write the time of each into a line, such as 0.25")
@@ -103,8 +108,10 @@ def read_prices(path: Path) -> dict[str, MachinePrice]:
     if not found:
         raise PlanError(f"{path} has no machine: write [small] and price = 0.10")
     for name, one in found.items():
-        if not (0 <= one.price < math.inf and 0 < one.speed < math.inf and 0 <= one.setup < math.inf):
-            raise PlanError(f"{path}: [{name}] needs a price and a setup of 0 or more, and a speed above 0")
+        if not (0 <= one.price < math.inf and 0 < one.speed < math.inf and 0 <= one.setup <= SLOWEST):
+            raise PlanError(
+                f"{path}: [{name}] needs a price of 0 or more, a speed above 0, and a setup of 0 to {SLOWEST:,} seconds"
+            )
     return found
 
 
