@@ -104,14 +104,14 @@ def test_simulate_registers_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["nosuch"], "there are no models in"),
+    (["nosuch", "--store", "store"], "there are no models in"),
     (["nosuch.safetensors"], "there is no file nosuch.safetensors"),
-    (["--also", "other", "nosuch"], "there are no models in"),
+    (["--also", "other", "nosuch", "--store", "store"], "there are no models in"),
 ])  # fmt: skip
 def test_a_model_that_is_not_there_is_refused_before_torch_is_imported(
     words: list[str], message: str, tmp_path: Path
 ) -> None:
     code = "import sys; from covey.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
-    command = [sys.executable, "-c", code, "serve", *words, "--store", str(tmp_path / "store")]
+    command = [sys.executable, "-c", code, "serve", *words]
     found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr, found.stderr
