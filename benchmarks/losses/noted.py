@@ -16,10 +16,15 @@ BATCH = 64
 WIDTH = 5000  # 25 million parameters in a matrix: with two states of Adam 300 MB
 
 
+def folder() -> str | None:
+    """Where steps are noted, if they are: STEPS of the environment."""
+    return os.environ.get("STEPS")
+
+
 def note() -> None:
-    """Write that a step is done, into the folder STEPS of the environment."""
-    if folder := os.environ.get("STEPS"):
-        with Path(folder, str(os.getpid())).open("ab") as file:
+    """Write that a step is done."""
+    if place := folder():
+        with Path(place, str(os.getpid())).open("ab") as file:
             file.write(struct.pack("d", time.monotonic()))
 
 
