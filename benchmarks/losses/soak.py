@@ -54,7 +54,7 @@ def one_run(seconds: float) -> dict[str, Any]:
     """Kill workers in turn for so long; what those who stay held at first and at last, and whether weights differ."""
     command = (
         "-m", "covey", "run", SLOW, "--strategy", "bsp", "--workers", str(WORKERS), "--on-failure", "continue",
-        "--max-failures", "20", "--steps", "1000000", "--threads", "1", "--scores", "0", "--quiet",
+        "--max-failures", "20", "--steps", "1000000", "--threads", "1", "--quiet",
         "--json", "result.json", "--save", "model.safetensors",
     )  # fmt: skip
     with running(*command) as program:
