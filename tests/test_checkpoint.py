@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from covey.checkpoint import KEEP, CheckpointDirectory, RoleState, RunRecord
 from covey.checkpoint.blocks import read_index
+from covey.checkpoint.packing import pack, unpack
 from covey.errors import CheckpointError
 from covey.message import Address, Message
 from covey.model.named import members, named_numbers
@@ -239,6 +240,14 @@ def test_a_server_may_hold_several_slices_of_a_parameter(tmp_path: Path) -> None
     slices = {first: len(n) for (kind, name, _, first), (_, n) in found.items() if kind + name == "parameter0.weight"}
     assert slices == {1: 2, 5: 4}
     assert sum(key == "step" and name == "0.weight" for _, name, key, _ in found) == 1
+
+
+def test_tensors_under_keys_of_equal_text_are_both_kept() -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    zero, one, two, three = (torch.full((2,), float(number)) for number in range(4))
+    tree = pack({1: zero, "1": one, "a": {"b": two}, "a/b": three}, tensors)
+    found = unpack(json.loads(json.dumps(tree)), tensors)
+    assert [float(got[0]) for got in (found[1], found["1"], found["a"]["b"], found["a/b"])] == [0.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 4])

@@ -13,7 +13,7 @@ from covey import catalog
 from covey.central.server.delayed import RangeTask, TaskDone
 from covey.errors import PlanError
 from covey.simulate import Link, Seconds
-from tests.worlds import INSTANT, World, adam, middle, mlp, paced, quadratic, run, sgd, slowed, worker
+from tests.worlds import INSTANT, World, adam, middle, mlp, paced, quadratic, run, server, sgd, slowed, worker
 
 FAR = replace(INSTANT, link=Link(bandwidth=INSTANT.link.bandwidth, latency=Seconds(0.0125)))
 """A batch takes 10 ms, there and back 25."""
@@ -94,6 +94,11 @@ def test_a_gradient_is_taken_at_the_tasks_that_were_finished_and_a_task_is_one_u
     assert torch.allclose(world.scored["w"], versions[-1], atol=1e-12)
     assert len(world.log.values("update")) == 6 and max(world.log.values("staleness")) == 2
     assert len(run(task, "ssp(bound=2)", 3, steps=6).log.values("update")) == 18
+
+
+def test_a_schedule_goes_by_the_samples_of_all_workers() -> None:
+    world = run(quadratic(), "bounded_delay(delay=1)", 3, steps=4)
+    assert world.replicas[server(0)].progress.seen == world.outcome.samples == 3 * 4 * 4
 
 
 def test_a_fast_worker_leads_by_the_delay_and_no_more() -> None:

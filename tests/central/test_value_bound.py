@@ -11,14 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.central.cached.value_bound import ViewChange, Visible, fits
+from covey.central.cached.value_bound import ViewChange, VisibilityGate, Visible, fits
+from covey.exchange.codec import dense
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
+from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.simulate import BytesPerSecond, Link, Seconds
 from tests.central.test_downpour import ramp
-from tests.worlds import CLUSTER, INSTANT, paced, quadratic, run, vector, worker
+from tests.worlds import CLUSTER, INSTANT, paced, perform, quadratic, run, vector, worker
 
 P, LR = 5, 0.5
 STEP = LR / P  # what one change of the ramp is, in every number
@@ -88,6 +90,23 @@ def test_unseen_changes_that_reach_the_bound_exactly_fit_and_a_large_change_fits
     assert fits(half, vector(0.25, 0.0), 0.5) and not fits(half, vector(0.26, 0.0), 0.5)
     assert fits([], vector(9.0, 0.0), 0.5) and fits([vector(0.0, 0.5)], vector(9.0, 0.0), 0.5)
     assert not fits(half, vector(9.0, 0.0), 0.5) and fits(half, vector(-9.0, 0.0), 0.5)
+
+
+def test_a_worker_alone_has_seen_all_changes() -> None:
+    assert run(quadratic(), "vap(bound=100)", 1, steps=5).log.values("staleness") == [0] * 5
+
+
+def test_nobody_waits_for_one_who_has_left_and_all_for_the_others() -> None:
+    async def serve(node: Node, replica: Replica) -> None:
+        gate = VisibilityGate(node, replica, bound=None, codec=dense)
+        gate.half[2, 0] = vector(1.0), {0, 1}
+        await gate.left(worker(1))
+        assert gate.half[2, 0][1] == {0} and gate.members == [0]
+
+    async def leave(node: Node, replica: Replica) -> None:
+        await node.receive(Goodbye)
+
+    perform(serve, leave)
 
 
 @pytest.mark.parametrize(("strong", "sharers"), [("false", 1), ("true", 2)])

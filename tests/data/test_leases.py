@@ -41,6 +41,13 @@ def test_batches_of_an_empty_seat_come_in_their_turn() -> None:
     assert [lease and lease.number // 3 for lease in taken] == sorted([0] * 7 + [1] * 7)
 
 
+def test_seats_of_different_lengths_end_an_epoch_together() -> None:
+    book = Ledger([4, 8], [2, 4], lambda seat, number: 8)
+    book.leave(1, known=lambda lease: False)
+    taken = [lease for step in range(12) if (lease := book.take(0, step))]
+    assert [lease.number // (2, 4)[lease.seat] for lease in taken] == [0] * 6 + [1] * 6
+
+
 def test_what_is_known_to_be_done_is_not_done_again() -> None:
     book = ledger(4, 4)
     book.take(1, 0)

@@ -7,7 +7,7 @@ import torch
 
 from covey.decentral.averaging.sparknet import Averaged, Trained
 from covey.servers.goodbye import Goodbye
-from tests.worlds import MASTER, adam, mlp, quadratic, run, sgd, slowed
+from tests.worlds import MASTER, adam, mlp, quadratic, run, sgd, slowed, worker
 
 
 def test_models_diverge_within_a_period_and_are_the_same_after_it() -> None:
@@ -55,6 +55,16 @@ def test_averaged_momentum_is_the_same_on_all() -> None:
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(states[0], other, strict=True))
 
 
+def test_who_ends_in_a_round_gives_its_model_and_no_moments() -> None:
+    """Worker 1 ends after 3 of 4 steps, so the mean of those that go on is what worker 0 has."""
+    kept, mean = (
+        run(mlp(adam(), samples=7, batch_size=1), f"sparknet(period=4, momentum={how})", 2, epochs=1).workers()[0]
+        for how in ("keep", "average")
+    )
+    for one, other in zip(kept.optimizer.state.values(), mean.optimizer.state.values(), strict=True):
+        assert torch.equal(one["exp_avg"], other["exp_avg"])
+
+
 def test_who_ends_in_the_middle_of_a_round_counts_in_it() -> None:
     """7 samples for 2 workers in batches of 1: worker 1 ends after 3 steps, one step into the second round."""
     world = run(quadratic(samples=7, batch_size=1), "sparknet(period=2)", 2, epochs=1, cluster=slowed(w0=3))
@@ -63,3 +73,9 @@ def test_who_ends_in_the_middle_of_a_round_counts_in_it() -> None:
     mean = torch.stack([replica.flat.parts[0] for replica in world.workers()])
     assert torch.allclose(world.flat(MASTER), mean[0], atol=1e-12), "worker 0 went on from the mean of both"
     assert len(world.log.kinds(Averaged)) == 3
+
+
+def test_nobody_waits_for_the_model_of_one_who_ended_in_an_earlier_round() -> None:
+    """Worker 1 has 3 steps, a round; worker 0 has one more, and the master its model of that."""
+    world = run(quadratic(samples=7, batch_size=1), "sparknet(period=3)", 2, epochs=1)
+    assert torch.equal(world.flat(MASTER), world.flat(worker(0)))

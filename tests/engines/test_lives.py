@@ -66,3 +66,18 @@ def test_what_lies_unread_of_an_earlier_life_is_not_in_the_window_of_the_next() 
     for message in new:
         credits.taken(message)
     assert worker(0) not in credits.unread and credits.due(worker(0), lambda who: False) == unread
+
+
+def test_what_two_earlier_lives_left_is_in_no_window() -> None:
+    """Both senders are born again before anything of theirs was read."""
+    credits = Credits(window=4000)
+    old = [stamped(ping(0), worker(rank), copy=False) for rank in range(2)]
+    for message in old:
+        credits.arrived(message)
+    for message in old:
+        credits.renew(message.sender, [message])
+    fresh = stamped(ping(1), worker(0), copy=False)
+    credits.arrived(fresh)
+    for message in old:
+        credits.taken(message)
+    assert credits.unread == {worker(0): weight(fresh)}

@@ -135,6 +135,13 @@ def test_a_life_that_dies_before_it_begins_is_an_event_of_its_own(
     assert [event.stalled for event in told] == [0.0, 0.0, 0.0], "it is told at once"
 
 
+def test_a_death_at_the_furthest_step_counts_though_one_before_was_earlier() -> None:
+    deaths = Deaths(most=2)
+    assert [deaths.note(WHO, reached, KILLED) for reached in (5, 3)] == [0.0, 1.0]
+    with pytest.raises(PeerLost, match="it died 3 times without finishing a step"):
+        deaths.note(WHO, 5, KILLED)
+
+
 def test_a_death_at_an_earlier_step_is_not_followed_by_a_new_one() -> None:
     """A new life may begin some steps back: what its predecessor had reached counts."""
     deaths = Deaths(2)

@@ -15,6 +15,7 @@ from covey.checkpoint import RoleState
 from covey.errors import WireError
 from covey.exchange.codec import Codec, Memory, error_feedback
 from covey.message import Address, Message, payload
+from covey.model.flat import Form, ParameterRange
 from covey.vector import Vector
 from tests.exchange.coders import (
     SPECS,
@@ -197,6 +198,16 @@ def test_chance_comes_from_the_seed_alone(spec: str) -> None:
         again = codec(spec).made(shape, 8)
         (one, memory) = again.encode(vector, again.memory)
         assert not torch.equal(whole(again.decode(one)), whole(again.decode(again.encode(vector, memory)[0])))
+
+
+@pytest.mark.parametrize("spec", ["terngrad", "dorefa"])
+def test_equal_layers_are_rounded_by_chances_of_their_own(spec: str) -> None:
+    layers = tuple(ParameterRange(name, start, start + 100, (100,)) for name, start in (("a", 0), ("b", 100)))
+    numbers = normal(flat(100)).parts[0]
+    twice = Vector([numbers.repeat(2)])
+    coder = codec(spec).made(Form(twice.map(torch.zeros_like), (layers,), epoch=3), 8)
+    first, second = roundtrip(coder, twice).parts[0].split(100)
+    assert not torch.equal(first, second)
 
 
 @EVERY

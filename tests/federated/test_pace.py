@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from covey.federated.pace_steering import WANTED, PaceSteering
+from covey.federated.rounds import RoundTerms
 from covey.observe.membership import RoundRecord
 from covey.run import federate
 from covey.task import Task
@@ -79,3 +80,11 @@ def test_the_rate_follows_day_and_night(task: Task, monkeypatch: pytest.MonkeyPa
         rates.append(sum(begin <= time / 3600 < begin + 4 for time in times) / within)
     print(hours, rates)
     assert all(GOAL < rate < 2 * TARGET for rate in rates), rates
+
+
+def test_after_a_long_silence_a_cycle_begins_now() -> None:
+    pace = PaceSteering(1000, RoundTerms(target=10, goal=13, enough=8), 10)
+    for client in range(300):
+        pace.came(0.0, client)
+    pace.came(1e6, 0)
+    assert pace.there == 300 and 1e6 <= pace.period(1e6)[0] < 1e6 + 1000

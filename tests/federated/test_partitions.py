@@ -49,6 +49,12 @@ def test_dirichlet_shares_have_the_spread_of_their_alpha() -> None:
     assert shares.var() == pytest.approx(expected, rel=0.25)
 
 
+def test_no_client_gets_what_is_left_over_of_every_class() -> None:
+    """400 classes of one sample each: two clients have about half of them."""
+    sizes = [len(mine) for mine in divided(Dirichlet(alpha=100), TensorDataset(torch.arange(400)), 2, 0)]
+    assert all(150 <= size <= 250 for size in sizes)
+
+
 def test_labels_gives_each_client_so_many_classes_at_most() -> None:
     found = classes_of(Labels(count=2), 50)  # 100 pieces of 10, and 10 pieces for each class
     assert {len(one) for one in found} <= {1, 2} and set.union(*found) == set(range(10))

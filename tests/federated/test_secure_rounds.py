@@ -17,7 +17,7 @@ from covey.federated.aggregation import AggregationChoice
 from covey.federated.local_training import LocalResult, LocalTraining
 from covey.federated.messages import ClientReport, ComeBack, Configuration
 from covey.federated.private import secure_client, simulated_parties
-from covey.federated.private.report_numbers import ReportTerms
+from covey.federated.private.report_numbers import ReportNumbers, ReportTerms
 from covey.federated.private.secure_client import SecureVisit
 from covey.message import Message
 from covey.privacy.randomness import SystemSource
@@ -362,3 +362,11 @@ def test_a_service_that_gives_clients_different_things_opens_no_sum(
     (told,) = found.rounds
     assert told.state == ("committed" if which == "nothing" else "abandoned")
     assert (told.reports, told.dropped) == ((6, 0) if which == "nothing" else (0, 5)), "all but client 0 withdraw"
+
+
+def test_rounding_makes_no_report_longer_than_the_clip_norm() -> None:
+    """10,000 numbers of a hundredth, in 151 levels: each is 1.51 levels, and rounding would make it 2."""
+    numbers = ReportNumbers(ReportTerms(most=1.0, cap=0.0, clip=1.0, loss=False), 151, 32)
+    done = LocalResult(Vector([torch.full((10_000,), 0.01)]), Vector(()), 8, 0.5)
+    update = numbers.of(done, Vector(()))[:10_000].double() / 151
+    assert 0.5 < float(update.norm()) <= 1.0

@@ -118,3 +118,9 @@ def test_batches_smaller_than_those_measured_take_as_long_as_the_smallest() -> N
     times = BatchTimes([2, 4, 8], [1.0, 3.0, 4.0])
     assert [times(size) for size in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 2.0, 3.0, 3.5, 4.0, 5.0]
     assert times.largest_within(3.5, 16) == 6 and times.largest_within(0.5, 16) == 1
+
+
+def test_what_a_replica_can_answer_is_in_time_with_the_delay_of_its_batches() -> None:
+    times = BatchTimes([1, 10], [0.01, 0.1])
+    assert times.rate(0.1, 16) == pytest.approx(10 / 0.1)
+    assert times.rate(0.1, 16, delay=0.045) == pytest.approx(5 / 0.095), "five in 50 ms, and 45 ms more"

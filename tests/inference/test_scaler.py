@@ -103,6 +103,14 @@ def test_the_rate_is_forecast_along_a_line_and_not_from_chance() -> None:
     assert LoadForecast(4.0).rate(1.0) == 0
 
 
+def test_a_load_that_falls_is_not_expected_to_fall_further() -> None:
+    falling = LoadForecast(4.0)
+    for tick in range(17):
+        at = tick / 4
+        falling.learn(at, round(1000 * at - 100 * at * at))  # 1000 - 200 t per second
+    assert falling.rate(2.0) == falling.rate(0.0) == pytest.approx(200, rel=0.1)
+
+
 def test_replicas_are_as_many_as_the_queue_needs() -> None:
     assert replicas_for(0.0, 80, 0.99, 0.05) == replicas_for(100, 0.0, 0.99, 0.05) == 0
     for rate in (20.0, 300.0):
@@ -132,6 +140,14 @@ def test_replicas_are_started_before_they_are_needed_by_the_time_that_they_take(
             plan.decide(report(20 * at * at + 100 * at, 0), 10 + at)
         counts.append(plan.next_rank)
     assert counts == [replicas_for(500 + 40 * ahead, 80, 0.99, 0.05) for ahead in (5.25, 0.75)]
+
+
+def test_a_queue_that_its_replicas_empty_in_time_starts_no_more_of_them() -> None:
+    """Four of them answer 1600 requests in the 5 s that one may wait; what is beyond that needs more replicas."""
+    for waiting, more in ((1600, 0), (3200, 4)):
+        plan = ScalingPlan(ScalerSettings(least=4, most=8, share=0.99, slack=5.0))
+        plan.decide(report(0, 0, 1, 2, 3), 0.0)
+        assert len(plan.decide(report(0, 0, 1, 2, 3, waiting=waiting), 0.25)[0]) == more
 
 
 def test_idle_replicas_are_let_go_late_and_the_newest_first() -> None:

@@ -41,6 +41,13 @@ def test_names_are_those_of_both_schedulers() -> None:
     )
 
 
+def test_a_range_of_workers_gets_cores_for_all_of_them(tmp_path: Path) -> None:
+    words = ["run", "my task.py", "--strategy", "bsp", "--workers", "2:4"]
+    assert "#SBATCH --ntasks=1 --cpus-per-task=4\n" in slurm_script(words, tmp_path)
+    manifest = json.loads(kubernetes_manifest(words, "i", "c"))
+    assert manifest["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "4"}
+
+
 PRETENDED = """#!/bin/bash
 printf '%s\\n' "$@" >> words
 kept=$(printf '%s\\n' "$@" | grep -A1 -- --checkpoint | tail -1)

@@ -207,6 +207,7 @@ def test_predictions() -> None:
     endless = CutTerms(stages=2, schedule=Schedule(name="pipedream"))
     steady = predict(profile, found.cut, endless)
     assert (steady.step, steady.bubble) == (2, 0) and [stage.versions for stage in steady.stages] == [2, 1]
+    assert steady.traffic == 20, "a batch that is not divided crosses the cut once"
     shared = CutTerms(stages=2, machines=3, schedule=Schedule(name="pipedream"))
     assert predict(chain(4, 2), best_cut(chain(4, 2), shared), shared).step == 2
     slow = CutTerms(stages=2, schedule=Schedule(microbatches=4), bandwidth=1)

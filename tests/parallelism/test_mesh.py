@@ -174,6 +174,24 @@ def test_what_a_task_draws_behind_its_model_is_what_it_draws_uncut() -> None:
     assert farthest(expected, world.scored) < 1e-10
 
 
+class Nested(nn.Module):
+    """A module of several layers, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).tanh())  # type: ignore[no-any-return]
+
+
+def test_a_cut_at_a_module_is_behind_all_of_its_layers() -> None:
+    world = run(task(Nested), "allreduce with mesh(stage=2, cut=body, timetable=plain)", 2, steps=1)
+    held = [world.replicas[Address("worker", rank)].flat.numel for rank in range(2)]
+    assert held == [64 * 8 + 8 + 8 * 8 + 8, 8 * 10 + 10]
+
+
 class TwoTypes(nn.Module):
     """Its second stage begins with another type than the whole."""
 

@@ -91,6 +91,12 @@ def test_hyperband_promotes_a_third_when_the_rung_is_full() -> None:
     assert move.trial is None and move.until == 3, "three are promoted, and the next bracket begins with 3 epochs"
 
 
+def test_hyperband_does_not_wait_for_a_trial_that_failed() -> None:
+    trials = [*(paused(number, number / 10) for number in range(8)), TrialState(8, over=True)]
+    move = Hyperband().next(trials, SearchLimits(epochs=9, trials=17)).move
+    assert move is not None and (move.trial, move.until) == (7, 3)
+
+
 # ------------------------------------------------------------------------------------------------------- pop and tupaq
 
 

@@ -212,6 +212,11 @@ def test_slaq_with_the_least_first_differs_from_the_largest_sum() -> None:
     assert sum(gains(dict(total))) >= sum(gains(dict(least))) and min(gains(dict(least))) >= min(gains(dict(total)))
 
 
+def test_slaq_expects_no_gain_from_samples_that_a_job_does_not_have() -> None:
+    nearly = job("nearly", curve=FALLING, done=990.0)  # 10 samples are left, a tenth of a second of one worker
+    assert progress(nearly, 8, 60.0) == progress(nearly, 1, 60.0) < 0.1 * progress(replace(nearly, total=None), 1, 60.0)
+
+
 def test_dolphin_picks_the_cheapest_of_a_table() -> None:
     cost = StepCost(compute=12.0, traffic=0.5)
     table = {(w, s): max(12.0 / w, 0.5 * w / s) for w in range(1, 9) for s in range(1, 5)}

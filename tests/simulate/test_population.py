@@ -58,6 +58,12 @@ def test_long_slots_swing_with_the_hours_in_which_they_lie() -> None:
     Daily(share=0.3, swing=1, hours=24)
 
 
+def test_a_visit_counts_both_directions_of_the_link() -> None:
+    link = {"latency": Seconds(0.1), "down": BytesPerSecond(100.0), "up": BytesPerSecond(20.0)}
+    crowd = Population(clients=1, compute=Seconds(0.5), **link)  # type: ignore[arg-type]
+    assert crowd.visit(batches=6, size=1000) == pytest.approx(4 * 0.1 + 6 * 0.5 + 10 + 50)
+
+
 def test_a_look_at_some_clients_tells_how_many_are_there() -> None:
     crowd = Population(clients=50_000, availability=Daily(share=0.2, swing=4))
     assert crowd.present(0.0) == pytest.approx(0.32 * 50_000, rel=0.15)

@@ -121,6 +121,8 @@ def test_a_model_is_found_by_what_was_made_of_it(tmp_path: Path) -> None:
         sought(store, str(other))
     store.note_use(first, "endpoint", "http://127.0.0.1:8000")
     assert sought(store, "http://127.0.0.1:8000").text == "digits:1", "an endpoint answers with one version"
+    store.note_use(second, "onnx", "/elsewhere/second.onnx", hashlib.sha256(b"onnx").hexdigest())
+    assert sought(store, str(file)).text == "digits:2", "of equal files the newest version's"
 
 
 def test_lineage_tells_when_an_endpoint_began_and_ended(tmp_path: Path) -> None:
@@ -208,6 +210,7 @@ def test_data_is_told_apart_by_its_numbers() -> None:
     assert len({of((x, y)), of((changed, y)), of((x.double(), y)), of((x, y.flip(0))), of((x.view(6, 1, 2), y))}) == 5
     assert of(Numbers()) == of(Numbers()) != of(Numbers(first=1))
     assert data_hash(mlp(data=Numbers())) == (of(Numbers()), "64 of 100 samples")
+    assert of([{"x": 1, "y": 2}]) == of([{"y": 2, "x": 1}]) != of([{"x": 2, "y": 1}]), "keys have no order"
     assert data_hash(mlp(data=Numbers(moving=True))) == ("", "samples that change each time")
     assert data_hash(mlp(data=Endless())) == ("", "a stream")
 

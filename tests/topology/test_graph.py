@@ -89,6 +89,7 @@ def test_shapes() -> None:
     assert star(5).neighbours(3) == [0]
     assert tree(7, fanout=2).neighbours(1) == [0, 3, 4]
     assert exponential(16).neighbours(0) == [1, 2, 4, 8, 12, 14, 15]
+    assert exponential(7).neighbours(0) == [1, 2, 3, 4, 5, 6]
     assert torus(12).neighbours(0) == [1, 3, 4, 8]
     assert torus(7) == ring(7)
 
