@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 import zmq
 
+from covey.engines.cluster.engine_processes import EngineProcesses, title
 from covey.engines.cluster.gate import SiteGate
 from covey.engines.cluster.losses.lost_sites import LostSites
 from covey.engines.cluster.losses.reachability import TRIES, ReachRounds, cut_off, reached
 from covey.engines.cluster.placement import place, sites_of
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import Heartbeat, LeaveRun, SiteConfig, downward
-from covey.engines.process import control
+from covey.engines.process import control, liveness
 from covey.engines.process.control_lines import RoleLine, Switchboard
 from covey.engines.process.launcher.empty_seats import TOLD_TO_LEAVE, cause_of
 from covey.engines.transport.token import NONE, seal, unseal
+from covey.errors import PeerLost
 from covey.message import Address
 from covey.strategy import Role
 from covey.strategy.roles import with_copies
@@ -174,3 +181,34 @@ def test_copies_of_a_server_are_placed_on_different_hosts() -> None:
     homes = place(roles, sites_of(["a", "a", "b", "c"]))
     copies = [who for who in homes if who.role in ("server", "backup")]
     assert len(copies) == 3 and {homes[who].host for who in copies} == {"a", "b", "c"}
+
+
+def stopped_for_long(name: str, apart: bool) -> tuple[EngineProcesses, subprocess.Popen[bytes]]:
+    """The processes of an engine, of which one with this name has been stopped for longer than it may be."""
+    process = subprocess.Popen(["bash", "-c", f"exec -a '{name}' sleep 60"])
+    while not title(process.pid).startswith(name):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGSTOP)
+    while liveness.state(process.pid) not in liveness.STOPPED:
+        time.sleep(0.01)
+    engine = EngineProcesses(lambda: [process.pid], stall=1.0, apart=apart)
+    engine.silence.every = 0.0
+    engine.silence.last[process.pid] = liveness.state(process.pid), -2.0
+    return engine, process
+
+
+@pytest.mark.parametrize(("name", "apart", "ends"), [
+    ("covey: site h2", True, False), ("covey: site h2", False, True), ("raylet", True, True),
+])  # fmt: skip
+def test_a_stopped_site_is_killed_and_ends_only_runs_that_do_not_go_on_without_it(
+    name: str, apart: bool, ends: bool
+) -> None:
+    """Also one that was given up before: nobody starts another one while its link is cut."""
+    engine, process = stopped_for_long(name, apart)
+    try:
+        with pytest.raises(PeerLost, match=f"{name} .*was stopped by a signal") if ends else nullcontext():
+            engine.check()
+        assert process.wait(10) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()

@@ -93,6 +93,7 @@ def test_one_machine_takes_as_long_as_the_batch_of_all_replicas_does(tmp_path: P
     """All but one are lost before the first step ends: 20 steps follow, of 16 samples, of which 8 take 40 ms."""
     result = run("1:4", tmp_path, "".join(f"10ms,{rank},depart,\n" for rank in (1, 2, 3)))
     assert result.seconds == pytest.approx(0.010 + morphing.STARTING + 20 * 0.080)
+    assert layouts(result) == ["1 stage x 1 replica from now on"], "two more departed while the run started again"
 
 
 def test_a_run_goes_on_a_second_after_it_was_kept(tmp_path: Path) -> None:

@@ -67,10 +67,10 @@ class ClusterProcesses:
         try:
             self.hosts = places.open(COMING * terms.stall)
             self.sites = sites_of(self.hosts)
-            self.homes = place(roles, self.sites, terms.place)
+            self.homes = self._placed(roles)
             start = partial(forked_by_server, terms.threads)
             self.processes = self.stack.enter_context(RoleProcesses(warm, start=start, stall=terms.stall))
-            self.engine = EngineProcesses(places.pids, terms.stall)
+            self.engine = EngineProcesses(places.pids, terms.stall, self.apart)
             self.paused = 0.0  # Ctrl-Z does not reach other hosts
             self.took = 0.0  # seconds until this machine had imported everything
             self.signs: Counter[Address] = Counter()  # of roles on sites: how often each has used the CPU
@@ -87,7 +87,8 @@ class ClusterProcesses:
                 self.guard, self.keys.token, terms.stall,
             )  # fmt: skip
             self.stack.callback(self._dismiss)
-            self.wakeups = self._wakeups()
+            self.wakeups: list[int | zmq.Socket[bytes]]
+            self.wakeups = [self.processes.line.fileno(), self.gate.socket, *self.guard.wakeups]
             self.away: dict[Address, int] = {}  # the roles that live on a site
             self.stack.callback(fork_broker.offered(self.keys.secret, terms.threads, self.processes.fork_server))
             places.invite([self._site_config(number) for number in range(len(self.sites))], handed)
@@ -112,7 +113,7 @@ class ClusterProcesses:
         self, roles: Sequence[Role], entry: str, pack: Callable[[Contacts], bytes], handed: bytes = b""
     ) -> Switchboard:
         """Start the roles where they belong; each calls `entry` with what `pack` makes of the contacts."""
-        homes = place(roles, self.sites, self.terms.place)
+        homes = self._placed(roles)
         everybody = [*homes, SCORER]
         self.keys.admit(everybody, self.guard)
         board = Switchboard(
@@ -286,8 +287,8 @@ class ClusterProcesses:
             )
         return native
 
-    def _wakeups(self) -> list[int | zmq.Socket[bytes]]:
-        return [self.processes.line.fileno(), self.gate.socket, *self.guard.wakeups]
+    def _placed(self, roles: Sequence[Role]) -> dict[Address, Site]:
+        return place(roles, self.sites, self.terms.place)
 
     def _site_config(self, number: int) -> SiteConfig:
         key, pair = self.keys.of_site(self.names[number])

@@ -231,6 +231,11 @@ class MorphingRun:
                     return line
         return None
 
+    def _there_at(self, then: float) -> int:
+        """How many machines are there at that time."""
+        changes = [1 if line.event == "arrive" else -1 for line in self.ahead if _told(line) <= then]
+        return len(self.present) + sum(changes)
+
     def _change(self, line: TraceLine) -> None:
         if line.event == "arrive":
             self.present.add(line.worker)
@@ -259,7 +264,7 @@ class MorphingRun:
         self._change(self.ahead.pop(0))
         ended = max(_told(line), self.seen.kept_at if line.event == "arrive" or line.notice else 0.0)
         self.clock = ended + STARTING
-        after = self.layout(len(self.present))
+        after = self.layout(max(self._there_at(self.clock), self.team.least))
         cause = f"{before} before, {after} from now on"
         who, there = f"worker {line.worker}", len(self.present)
         self.log.add("restart", who, cause, seconds=ended, workers=there, stalled=STARTING)
