@@ -15,11 +15,12 @@ from covey.advise.choose import advise
 from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.situation import Situation, look
 from covey.advise.trials import spot
+from covey.advise.trials.allocations import by_worth, part_of, tried
 from covey.advise.trials.spot import weigh
 from covey.errors import PlanError
 from covey.run.options import options
 from covey.run.request import request
-from covey.simulate import Cluster, from_flags
+from covey.simulate import BytesPerSecond, Cluster, Link, Seconds, from_flags
 from covey.simulate.cluster_file import read
 from covey.simulate.spot_trace import read_trace
 from covey.task import Task, load_task
@@ -71,6 +72,70 @@ def test_cheap_spot_machines_pay_and_dear_ones_do_not(task: Task, tmp_path: Path
     assert "they pay" in cheap.findings[0] and "they do not pay" in dear.findings[0]
     assert [one.money for one in cheap.spot] == sorted(one.money or 0.0 for one in cheap.spot), "the cheapest first"
     assert '"spot"' in cheap.to_json()
+
+
+def by_hand(task: Task, tmp_path: Path, price: str, trace: str) -> Advice:
+    """Two machines that stay, and one that may depart, at this price; messages take no time."""
+    link = "[link]\nbandwidth = '9000gbit'\nlatency = '0ms'"
+    stay, may = "[[group]]\nworkers = 2\nprice = 0.9", f"[[group]]\nworkers = 1\nprice = 0.9\nspot_price = {price}"
+    cluster = read(f"[compute]\nbatch = '10ms'\n{link}\n{stay}\n{may}")
+    (tmp_path / "spot.csv").write_text(trace)
+    advice = Advice(
+        task=DIGITS, workers=3, until=None, choices=[replace_seconds(only("bsp"), 0.3)], findings=[],
+        sure="a rough guess", why_sure="", compute=0.01, model=looked().model,
+    )  # fmt: skip
+    weigh(advice, task, replace(looked(), cluster=cluster), tmp_path / "spot.csv")
+    return advice
+
+
+def replace_seconds(choice: RankedStrategy, seconds: float) -> RankedStrategy:
+    choice.seconds = seconds
+    return choice
+
+
+GONE = "time,worker,event\n105ms,2,depart\n"
+
+
+def test_what_is_cheapest_is_as_worked_out_by_hand(task: Task, tmp_path: Path) -> None:
+    """30 rounds of three batches take 300 ms on machines that stay.
+
+    The spot machine goes in the 11th round: 10 rounds have done 30 batches, and two machines do the other 60 in 30
+    rounds, until 400 ms. It is paid for 105 ms. Two machines alone do 90 batches in 45 rounds, 450 ms.
+    """
+    (cheap,) = by_hand(task, tmp_path, "0.3", GONE).spot
+    assert cheap.fixed_seconds == pytest.approx(0.3, rel=1e-3) and cheap.seconds == pytest.approx(0.4, rel=1e-3)
+    assert cheap.fixed_money == pytest.approx(3 * 0.9 * 0.3 / 3600, rel=1e-3)
+    assert cheap.money == pytest.approx((2 * 0.9 * 0.4 + 0.3 * 0.105) / 3600, rel=1e-3)
+    assert [one.spot for one in cheap.allocations] == [[2], []], "0.7515 against 0.81, both over 3600"
+    alone = cheap.allocations[1]
+    assert alone.seconds == pytest.approx(0.45, rel=1e-3)
+    assert alone.money == pytest.approx(2 * 0.9 * 0.45 / 3600, rel=1e-3)
+
+
+def test_a_machine_that_is_lost_too_soon_for_its_price_is_advised_against(task: Task, tmp_path: Path) -> None:
+    """At 3.0 an hour the same costs (0.72 + 0.315) / 3600, and the two that stay cost 0.81 / 3600 alone."""
+    advice = by_hand(task, tmp_path, "3.0", GONE)
+    assert [one.spot for one in advice.spot[0].allocations] == [[], [2]]
+    assert any("It is cheapest without spot machines: it then costs 0.78 times" in line for line in advice.findings)
+
+
+def test_machines_with_the_most_time_for_their_money_are_taken_first() -> None:
+    trace = read_trace("time,worker,event\n2s,3,depart\n5s,1,depart\n5s,2,depart\n8s,3,arrive\n")
+    cluster = Cluster(price=dict.fromkeys(range(4), 1.0), spot_price={1: 0.5, 2: 0.4, 3: 0.5})
+    assert by_worth(trace, cluster, 10.0) == [2, 1, 3], "5 s for 0.4, 5 s and 4 s for 0.5"
+    assert tried(1, 0) == [0] and tried(1, 1) == [] and tried(9, 0) == [0, 2, 4, 6]
+
+
+def test_a_part_of_a_cluster_numbers_its_workers_anew() -> None:
+    slow = Link(bandwidth=BytesPerSecond(1.0))
+    whole = Cluster(
+        links={"worker 2": slow, "worker 1": slow, "server 0": slow}, slowdowns={2: 4.0, 0: 2.0}, workers=3,
+        price={0: 1.0, 1: 2.0, 2: 3.0}, spot_price={2: 0.5}, kills={"worker 2": Seconds(1.0), "worker 1": Seconds(2.0)},
+    )  # fmt: skip
+    part = part_of(whole, [0, 2])
+    assert part.links == {"worker 1": slow, "server 0": slow} and part.slowdowns == {0: 2.0, 1: 4.0}
+    assert part.price == {0: 1.0, 1: 3.0} and part.spot_price == {1: 0.5} and part.workers == 2
+    assert part.kills == {"worker 1": 1.0}
 
 
 def test_without_prices_it_says_what_departures_cost_in_time(task: Task, tmp_path: Path) -> None:

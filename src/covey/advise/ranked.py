@@ -39,6 +39,14 @@ class RankedStrategy(msgspec.Struct, kw_only=True):
     command: str = ""
 
 
+class SpotAllocation(msgspec.Struct, kw_only=True):
+    """Some of the spot machines, beside all that stay: what the same work then takes and costs."""
+
+    spot: list[int]  # the workers on them
+    seconds: float
+    money: float
+
+
 class SpotOutcome(msgspec.Struct, kw_only=True):
     """What machines that come and go do to a strategy, against machines that stay; both timed without training."""
 
@@ -51,6 +59,7 @@ class SpotOutcome(msgspec.Struct, kw_only=True):
     failure: str = ""  # why it cannot go on
     simulated: float | None = None  # seconds of the trace, where the whole run would take too long to simulate
     departures: int = 0  # in what was simulated
+    allocations: list[SpotAllocation] = []  # of the cheapest strategy, the cheapest first
 
 
 class RaceResult(msgspec.Struct, kw_only=True):

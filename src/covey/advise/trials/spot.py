@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from covey.advise.ranked import Advice, RankedStrategy, SpotOutcome
+from covey.advise.ranked import Advice, RankedStrategy, SpotAllocation, SpotOutcome
 from covey.advise.situation import Situation
+from covey.advise.trials.allocations import allocations
 from covey.catalog import resolve
 from covey.errors import CoveyError, PlanError
 from covey.observe.result import Result
@@ -27,11 +28,11 @@ def weigh(
     """Time the best whose workers may come and go with the trace and without it; the advice says what was found."""
     trace = load_trace(file)
     check(trace, now)
-    able = [one for one in advice.choices if one.workers > 1 and not one.missed]
+    able, done = [one for one in advice.choices if one.workers > 1 and not one.missed], dict[str, int]()
     for choice in [one for one in able if resolve(one.spec, now.workers).ranges][:MOST]:
         told(f"timing {choice.spec} on machines that come and go")
         wanted, most = _steps(choice, trace), max(1, EFFECTS // (10 * now.workers))
-        steps = min(wanted, most)
+        steps = done[choice.spec] = min(wanted, most)
         fixed = _timed(task, now, choice.spec, now.workers, steps)
         try:
             spot = _timed(task, now, choice.spec, f"1:{now.workers}", steps, spot_trace=file)
@@ -43,6 +44,12 @@ def weigh(
             found.simulated = spot.seconds if wanted > most else None
         advice.spot.append(found)
     advice.spot.sort(key=_order)
+    for best in advice.spot[:1]:
+        if best.money is not None and not _unknown(best):
+            told(f"timing {best.spec} on some of these machines")
+            whole = SpotAllocation(spot=sorted(trace.workers), seconds=best.seconds, money=best.money)
+            others = allocations(task, now, best.spec, trace, done[best.spec], best.seconds)
+            best.allocations = sorted([*others, whole], key=lambda one: one.money)
     advice.findings[:0] = _findings(advice)
 
 
@@ -106,3 +113,20 @@ def _findings(advice: Advice) -> Iterator[str]:
         share = found.money / found.fixed_money if found.fixed_money else math.inf
         pays = "they pay" if share < 1 else "they do not pay"
         yield f"On these spot machines {found.spec} {longer}{counts}; it costs {share:.2f} times as much: {pays}."
+        if len(found.allocations) > 1:
+            yield _cheapest(found)
+
+
+def _cheapest(found: SpotOutcome) -> str:
+    """Which of the spot machines are worth their price."""
+    best, rest, whole = found.allocations[0], found.allocations[1:], max(len(one.spot) for one in found.allocations)
+    if len(best.spot) == whole:
+        return f"It is cheapest with all {whole} spot machines: the next best costs {_times(rest[0], best)} these."
+    which = f"with those of workers {', '.join(map(str, best.spot))} alone" if best.spot else "without spot machines"
+    (full,) = (one for one in rest if len(one.spot) == whole)
+    return f"It is cheapest {which}: it then costs {_times(best, full)} with all {whole}."
+
+
+def _times(one: SpotAllocation, other: SpotAllocation) -> str:
+    money = one.money / other.money if other.money else math.inf
+    return f"{money:.2f} times as much, and takes {one.seconds / other.seconds:.2f} times as long, as"
