@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from covey import catalog
-from covey.central.server.shard import Params, Pull, Push
+from covey.central.server.shard import Params, Pull, Push, Shard
 from covey.errors import PlanError
 from covey.message import Address
 from covey.synchronization import Board, Bounded, Everyone
@@ -33,6 +33,17 @@ def test_bsp_takes_the_time_of_the_slowest_and_the_weights_of_any() -> None:
     assert even.outcome.seconds == pytest.approx(0.1)
     assert late.outcome.seconds == pytest.approx(1.0)
     assert all(torch.equal(even.scored[name], late.scored[name]) for name in even.scored)
+
+
+def test_servers_that_hold_reads_back_themselves_ask_about_them_every_time() -> None:
+    """Who decides more than the rule does cannot pass over those whom the rule has refused."""
+    deciding = [kind for kind in _kinds(Shard) if {"park", "admits"} & vars(kind).keys() and kind is not Shard]
+    assert len(deciding) >= 3 and not any(kind.only_rule for kind in deciding)
+    assert Shard.only_rule
+
+
+def _kinds(kind: type[Shard]) -> list[type[Shard]]:
+    return [kind, *(found for below in kind.__subclasses__() for found in _kinds(below))]
 
 
 def test_a_barrier_asks_about_a_read_only_when_the_answer_can_change(monkeypatch: pytest.MonkeyPatch) -> None:

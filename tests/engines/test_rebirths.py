@@ -81,7 +81,7 @@ def test_of_what_a_lost_worker_said_only_that_its_state_is_written_still_counts(
 def test_a_life_that_dies_before_it_knows_where_it_goes_on_does_not_take_its_place_back_to_the_beginning(
     rebirths: Rebirths,
 ) -> None:
-    rebirths.board = cast(Any, switchboard(lambda roles, word: None))
+    rebirths.links.board = cast(Any, switchboard(lambda roles, word: None))
     assert rebirths.lost(WHO, KILLED, heard())
     seat = rebirths.seats[WHO]
     seat.told[Address("server", 0)] = SimpleNamespace(ended=False, floor=0)  # type: ignore[assignment]
@@ -163,8 +163,8 @@ def ranged(rebirths: Rebirths) -> Ranged:
     rebirths.roster.roles = [WHO, *OTHERS]
     rebirths.roster.trainers = [WHO, *OTHERS[:2]]
     rebirths.roster.seen |= {other: RoleRecord(heard=0.0, step=7) for other in OTHERS}
-    rebirths.board = cast(Any, switchboard(lambda roles, word: told.append((list(roles), word))))
-    rebirths.renewal = Renewal(
+    rebirths.links.board = cast(Any, switchboard(lambda roles, word: told.append((list(roles), word))))
+    rebirths.links.renewal = Renewal(
         Deaths(1), lambda who, lives: f"ipc://next-{lives[who]}", None, 2, "ipc://nobody-", lambda empty: joins
     )
     return rebirths, told, joins
@@ -246,7 +246,7 @@ def test_one_that_dies_or_leaves_when_all_others_have_ended_is_replaced(ranged: 
 
 def test_a_life_that_dies_while_it_is_built_has_held_up_nobody(ranged: Ranged) -> None:
     rebirths = ranged[0]
-    rebirths.renewal = replace(cast(Renewal, rebirths.renewal), deaths=Deaths(9))
+    rebirths.links.renewal = replace(cast(Renewal, rebirths.renewal), deaths=Deaths(9))
     die_twice(rebirths)
     assert [(event.event, event.stalled) for event in rebirths.log.events] == [("rebirth", 0.0), ("rebirth", 0.0)]
     rebirths.advance(heard("stopping"), [], 0.9)
@@ -288,7 +288,7 @@ def test_of_two_that_come_back_the_first_one_does_not_wait_for_the_second(ranged
         begun.append(dict(lives))
         return f"ipc://next-{lives[who]}"
 
-    rebirths.renewal = replace(cast(Renewal, rebirths.renewal), start=start, least=1)
+    rebirths.links.renewal = replace(cast(Renewal, rebirths.renewal), start=start, least=1)
     for who in (WHO, other):
         rebirths.roster.seen[who] = RoleRecord(heard=0.0, step=7)
         rebirths.roster.tallies.setdefault(who, cast(Any, SimpleNamespace(samples=32)))
@@ -326,7 +326,7 @@ def test_below_the_smaller_number_the_run_ends(ranged: Ranged) -> None:
 def test_a_request_to_join_is_forgotten_where_no_seat_is_empty(ranged: Ranged) -> None:
     rebirths, requests = ranged[0], JoinRequests()
     assert rebirths.renewal is not None
-    rebirths.renewal = replace(rebirths.renewal, joining=lambda empty: list(empty[: requests.taken(len(empty))]))
+    rebirths.links.renewal = replace(rebirths.renewal, joining=lambda empty: list(empty[: requests.taken(len(empty))]))
     requests(10, None)
     rebirths.advance(heard(), [], 1.0)
     rebirths.lost(WHO, "exited with signal 15, SIGTERM", heard())
@@ -342,7 +342,7 @@ def scaled(rebirths: Rebirths) -> list[Address]:
         rebirths.roster.tallies.setdefault(who, cast(Any, SimpleNamespace(samples=32)))
     cast(Any, rebirths.roster).samples = 0
     assert rebirths.renewal is not None
-    rebirths.renewal = replace(rebirths.renewal, scaling=seats, release=released.append)
+    rebirths.links.renewal = replace(rebirths.renewal, scaling=seats, release=released.append)
     seats.scaling.wanted = 2
     rebirths.advance(heard(), [], 1.0)
     rebirths.advance(heard(), [], 1.1)
@@ -416,9 +416,9 @@ def test_whoever_joins_is_a_life_after_the_one_that_went(ranged: Ranged) -> None
 
 def test_where_roles_choose_their_ports_nobody_hears_of_a_new_life_before_it_has_said_which(rebirths: Rebirths) -> None:
     told = list[Any]()
-    rebirths.board = switchboard(lambda roles, word: told.extend(word for _ in roles))
-    rebirths.renewal = Renewal(Deaths(9), lambda who, lives: "tcp://10.0.0.2:*")
-    rebirths.book = {"worker 1": "tcp://10.0.0.2:1", str(SCORER): "tcp://10.0.0.9:2"}
+    rebirths.links.board = switchboard(lambda roles, word: told.extend(word for _ in roles))
+    rebirths.links.renewal = Renewal(Deaths(9), lambda who, lives: "tcp://10.0.0.2:*")
+    rebirths.links.book = {"worker 1": "tcp://10.0.0.2:1", str(SCORER): "tcp://10.0.0.9:2"}
     words = heard()
     assert rebirths.lost(WHO, "was lost with host h1, and so on", words)
     assert rebirths.seats[WHO].event.cause == "lost with host h1"
@@ -438,7 +438,7 @@ def test_a_worker_whose_host_is_away_is_waited_for_until_patience_ends(rebirths:
         started.append(who)
         return "ipc://nowhere"
 
-    rebirths.renewal = Renewal(Deaths(9), start, renewable=lambda who: who in here, patience=60.0)
+    rebirths.links.renewal = Renewal(Deaths(9), start, renewable=lambda who: who in here, patience=60.0)
     assert rebirths.lost(WHO, "was lost with host h1", heard())
     rebirths.advance(heard(), [], 0.0)
     assert not started and rebirths.awaited
@@ -455,7 +455,7 @@ def test_in_a_range_a_host_that_is_away_keeps_nobody_waiting(rebirths: Rebirths)
     other, here = Address("worker", 0), list[Address]()
     rebirths.roster.trainers.insert(0, other)
     rebirths.roster.seen[other] = RoleRecord(heard=0.0, step=7)
-    rebirths.renewal = Renewal(
+    rebirths.links.renewal = Renewal(
         Deaths(9), lambda who, lives: "ipc://nowhere", least=1, renewable=lambda who: who in here, patience=0.0
     )
     assert rebirths.lost(WHO, "was lost with host h1", heard())

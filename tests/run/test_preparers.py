@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], match: str) -> None:
     [
         ("allreduce", {"workers": "1:2"}, "come and go"),
         ("allreduce with mesh(stage=2)", {"workers": 2}, "a model that is cut"),
-        ("allreduce", {"workers": 2, "on_failure": "continue"}, "preparers are not born again"),
+        ("allreduce", {"workers": 2, "on_failure": "continue"}, "preparers are not restarted"),
     ],
 )
 def test_where_workers_transform_themselves_it_says_so(spec: str, given: dict[str, Any], match: str) -> None:

@@ -276,9 +276,9 @@ def why_not_reborn(chosen: Strategy, roles: Sequence[Role]) -> str:
     if chosen.composition.mesh and (why := why_part_lost(chosen, len(roles))):
         return f"{why}: use allreduce with mesh(replica=2, stage=...), or omit 'with mesh(...)'"
     if "proxy" in kinds:
-        return f"{chosen.text}: workers with proxies are not born again: omit 'over proxies(...)'"
+        return f"{chosen.text}: workers with proxies are not restarted: omit 'over proxies(...)'"
     if kinds - {"worker", "server", "backup", "master"}:
-        return f"{chosen.text}: workers with preparers are not born again: use preparers=0"
+        return f"{chosen.text}: workers with preparers are not restarted: use preparers=0"
     if codec.pull or codec.traits.measured:
         return "a new worker does not know what the lost one had been sent: omit + pull and + auto"
     if not codec.traits.plain and "server" not in kinds:

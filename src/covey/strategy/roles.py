@@ -32,7 +32,7 @@ class Role:
         alias: What those with whom it runs the strategy call it.
         prepare: What takes long the first time, for weights such as these.
         heard_by_all: Whether those who step hear every worker's settings, not only one worker's.
-        together: Whether its waits for peers end with ViewChanged when one of them is born again.
+        together: Whether its waits for peers end with ViewChanged when one of them is restarted.
         warned: Whether its program hears that its machine departs soon, and says itself when it is ready for that.
         copies: Who else holds what this server holds, itself among them, where `--replicas` asks for copies.
 

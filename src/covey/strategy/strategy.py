@@ -108,8 +108,8 @@ class Strategy:
         terms: What it asks of a task.
         leaves_behind: Whether a slow worker may fall behind without limit, whatever the taxonomy says of waiting.
         composition: The codec, the topology and the mesh of the SPEC. covey fills it in.
-        on_loss: What a run can do when it loses a worker: "continue" while it is born again, or "restart".
-        rigid: Why a lost worker cannot be born again with these settings, if that is so.
+        on_loss: What a run can do when it loses a worker: "continue" while it is restarted, or "restart" as a whole.
+        rigid: Why a lost worker cannot be restarted with these settings, if that is so.
         ranges: Whether the number of workers may change while a run goes on.
         lease_always: Whether a lost worker can be replaced only where batches are leased, as in a range. A fixed number
             of workers that goes on after a loss is then a range of that number alone.

@@ -56,6 +56,8 @@ def any_server(policy: Callable[..., Shard], node: Node, replica: Replica, **set
 class CopiedShard(Shard):
     """One copy of a server's piece."""
 
+    only_rule = False
+
     def __init__(
         self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int
     ) -> None:

@@ -28,6 +28,8 @@ from covey.vector import chunk, mean, mean_
 class Proxy(Shard):
     """A shard to its group, a worker to the servers: it has all of the parameters, and no optimizer."""
 
+    only_rule = False
+
     def __init__(
         self, node: Node, replica: Replica, keeping: ShardPolicy, members: Sequence[int], above: Servers, bound: int
     ) -> None:

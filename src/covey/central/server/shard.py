@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from covey.central.server.codec_trials import Sample, Samples
 from covey.central.server.versions import Versions
@@ -83,6 +83,8 @@ class ShardPolicy:
 class Shard(PieceServer):
     """One server of the family. Its clients are workers, or proxies, known by their ranks."""
 
+    only_rule: ClassVar[bool] = True  # decides who waits: whom it has refused need not be asked about all the time
+
     def __init__(
         self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int = 0
     ) -> None:
@@ -101,7 +103,7 @@ class Shard(PieceServer):
         self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
         self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
-        plain = type(self).park is Shard.park and type(self).admits is Shard.admits and not node.life.elastic
+        plain = self.only_rule and not node.life.elastic
         self.skips = plain and keeping.rule.gate.awaits_slowest  # those whom the gate would refuse again
         of_all = plain and isinstance(keeping.rule.gather, Everyone)
         self.lacking = Lacking(self.waiting, self.board) if of_all else None

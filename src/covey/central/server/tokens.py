@@ -27,6 +27,8 @@ class ReadToken(Message):
 class TokenShard(Shard):
     """A server whose gradients are of the version of their worker's token, whatever it may have been given since."""
 
+    only_rule = False
+
     def __init__(
         self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int
     ) -> None:

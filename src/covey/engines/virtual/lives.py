@@ -216,7 +216,7 @@ class VirtualLives:
 
     def _started(self, actor: VirtualActor, since: float) -> None:
         if actor.address in self.building and self.actors[actor.address] is actor:
-            told = f"born again after {clock(self.agenda.now - since)}"
+            told = f"restarted after {clock(self.agenda.now - since)}"
             self._begin(actor, f"{actor.address} was killed at {clock(since)}; {told}")
 
     def _born(self, lost: VirtualActor) -> VirtualActor:

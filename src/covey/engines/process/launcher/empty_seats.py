@@ -109,7 +109,7 @@ class EmptySeat:
         if self.event.event == "join":
             return f"{self.who} joined; now {workers(count)}"
         if self.missed:
-            return f"{self.who} died ({self.event.cause}); born again after {seconds:.1f} s"
+            return f"{self.who} died ({self.event.cause}); restarted after {seconds:.1f} s"
         return f"{self.who} is back after {seconds:.1f} s; now {workers(count)}"
 
 
@@ -135,7 +135,7 @@ class EmptySeats(dict[Address, EmptySeat]):
 
 
 class Introductions:
-    """Who speaks to whom, where roles are born again."""
+    """Tells roles to which process of every other one they speak, where lost ones are restarted."""
 
     def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None) -> None:
         self.roster, self.board, self.renewal = roster, board, renewal
@@ -145,39 +145,46 @@ class Introductions:
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
 
-    def _bind(self, seat: EmptySeat, heard: HeardWords) -> None:
+    @property
+    def renewed(self) -> Renewal:
+        """How lost workers are restarted: only runs that do so introduce anybody."""
+        assert self.renewal is not None
+        return self.renewal
+
+    def bind(self, seat: EmptySeat, heard: HeardWords) -> None:
         """Where roles choose their ports, a new life says which, and learns those of the others."""
         if word := heard.inbox.get(control.Bound, {}).pop(seat.who, None):
             self.book[str(seat.who)] = word.endpoint
             self.board.tell([seat.who], control.Endpoints(self.book))
-            self._bound(seat, word.endpoint)
+            self.bound(seat, word.endpoint)
 
-    def _bound(self, seat: EmptySeat, endpoint: str) -> None:
+    def bound(self, seat: EmptySeat, endpoint: str) -> None:
+        """The endpoint of a new life is known; where others wait for it, they hear of it."""
         seat.bound, self.endpoints[seat.who] = True, endpoint
         seat.missed |= seat.wanted
         if seat.missed:
-            self._announce(seat)
+            self.announce(seat)
 
-    def _announce(self, seat: EmptySeat) -> None:
+    def announce(self, seat: EmptySeat) -> None:
         """Have the others speak to a new life, for which they wait from then on; who is being built hears it later."""
         seat.announced = True
         building = {who for who, other in self.seats.items() if not other.ready}
-        self._install(seat.who, [who for who in self._listeners(seat) if who not in building])
+        self.install(seat.who, [who for who in self.listeners(seat) if who not in building])
 
-    def _introduce(self, seat: EmptySeat) -> None:
+    def introduce(self, seat: EmptySeat) -> None:
+        """Tell a new life of all others that are not their first."""
         for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were born again, or are gone
-            self._install(who, [seat.who])
-        assert self.renewal is not None
+            self.install(who, [seat.who])
         for who, other in self.seats.unseated(seat).items():
-            nowhere = self.renewal.endpoint_of_nobody(who, other.life - 1)
+            nowhere = self.renewed.endpoint_of_nobody(who, other.life - 1)
             self.board.tell([seat.who], control.Install(who, other.life - 1, nowhere, empty=True))
 
-    def _listeners(self, seat: EmptySeat) -> list[Address]:
+    def listeners(self, seat: EmptySeat) -> list[Address]:
         """Who must speak to the new life before it enters: all that the others know."""
         gone = self.seats.unknown | self.finished | {seat.who}
         return [who for who in (*self.roster.roles, SCORER) if who not in gone]
 
-    def _install(self, who: Address, listeners: Sequence[Address]) -> None:
-        assert self.renewal is not None
-        life, empty = self.renewal.deaths.lives[who], who in self.empty
+    def install(self, who: Address, listeners: Sequence[Address]) -> None:
+        """Have these roles drop their links to a role's earlier process, and speak to its present one."""
+        life, empty = self.renewed.deaths.lives[who], who in self.empty
         self.board.tell(listeners, control.Install(who, life, self.endpoints[who], empty))

@@ -1,4 +1,4 @@
-"""Lost workers are born again, while all others go on: `--on-failure continue`."""
+"""Lost workers are restarted, while all others go on: `--on-failure continue`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ REPLACED_IN = ("training", "scoring", "saving", "stopping")  # phases of a run
 ENTERED_IN = ("training", "stopping")  # while the model is scored, or kept, nobody computes
 
 
-class Rebirths(Introductions):
+class Rebirths:
     """The empty seats of a run. Every other role first drops its link to the old life: nothing of it comes later."""
 
     def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]) -> None:
-        super().__init__(roster, board, renewal)
-        self.say = say
+        self.roster, self.say = roster, say
+        self.links = Introductions(roster, board, renewal)
+        self.seats, self.finished, self.empty = self.links.seats, self.links.finished, self.links.empty
         self.returning: dict[Address, EmptySeat] = {}  # of the empty ones, those whose workers died and come back
         self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
         self.copying: dict[Address, EmptySeat] = {}  # of servers, where a new copy has not what the others hold
@@ -41,6 +42,11 @@ class Rebirths(Introductions):
         self.log = renewal.log if renewal else MembershipLog()
         self.seconds = 0.0  # of training so far
         self.begun = False  # training: a worker that is lost before is not replaced
+
+    @property
+    def renewal(self) -> Renewal | None:
+        """How lost workers are restarted; None where they are not."""
+        return self.links.renewal
 
     def present(self, roles: Iterable[Address]) -> list[Address]:
         """Those of the roles that are there to be asked something."""
@@ -84,7 +90,7 @@ class Rebirths(Introductions):
         if self.renewal is None or not self.begun or not able or heard.phase not in REPLACED_IN:
             return False
         heard.hear()  # its last words: later ones would count what others do again
-        self.board.forget(who)
+        self.links.board.forget(who)
         self._check_copies(who, copies)
         for kind, box in heard.inbox.items():
             if kind is not control.Saved:  # what is written stays so
@@ -153,8 +159,8 @@ class Rebirths(Introductions):
         self.roster.seen[who] = RoleRecord(heard=time.monotonic(), step=self.roster.seen[who].step, ended=True)
         life = self.renewal.deaths.next_life(who)
         listeners = [other for other in (*self.roster.roles, SCORER) if other not in self.finished]
-        self.endpoints[who] = self.renewal.endpoint_of_nobody(who, life)
-        self._install(who, listeners)
+        self.links.endpoints[who] = self.renewal.endpoint_of_nobody(who, life)
+        self.links.install(who, listeners)
 
     def _join(self, who: Address) -> None:
         """A new worker takes an empty seat."""
@@ -180,8 +186,8 @@ class Rebirths(Introductions):
             return
         seat.missed = True
         if seat.ready:
-            self._introduce(seat)
-        self._announce(seat)
+            self.links.introduce(seat)
+        self.links.announce(seat)
 
     def _take(self, seat: EmptySeat) -> None:
         self.finished.remove(seat.who)
@@ -217,17 +223,17 @@ class Rebirths(Introductions):
         if not seat.forked and self.renewal.due(seat):
             self._fork(seat)
         if seat.forked and not seat.bound:
-            self._bind(seat, heard)
+            self.links.bind(seat, heard)
         if seat.forked and not seat.ready and heard.inbox.get(control.RoleReady, {}).pop(seat.who, None):
             seat.ready = True
             if seat.missed:
-                self._introduce(seat)
+                self.links.introduce(seat)
         if not seat.ready or heard.phase not in ENTERED_IN:
             return
         if not seat.announced:
-            self._introduce(seat)
-            self._announce(seat)
-        if all(who in seat.told for who in self._listeners(seat)):
+            self.links.introduce(seat)
+            self.links.announce(seat)
+        if all(who in seat.told for who in self.links.listeners(seat)):
             self._enter(seat, orders)
 
     def _scale(self) -> None:
@@ -248,16 +254,16 @@ class Rebirths(Introductions):
         seat.forked = True
         lives = self.seats.known_lives(seat, self.renewal.deaths.lives, self.empty)
         endpoint = self.renewal.start(seat.who, lives)
-        self.board.renew(seat.who, lives[seat.who])
+        self.links.board.renew(seat.who, lives[seat.who])
         if not endpoint.endswith(ANY):
-            self._bound(seat, endpoint)
+            self.links.bound(seat, endpoint)
 
     def _enter(self, seat: EmptySeat, orders: Sequence[control.Downward]) -> None:
         ended = [*(who for who, word in seat.told.items() if word.ended), *sorted(self.finished - self.empty)]
         free = min(word.floor for word in seat.told.values())
-        self.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
+        self.links.board.tell([seat.who], control.Go(seat.step, ended, self.seconds, free))
         for order in orders if seat.who in self.roster.trainers else ():
-            self.board.tell([seat.who], order)
+            self.links.board.tell([seat.who], order)
         del self.seats[seat.who]
         self.entered.add(seat.who)
         self.first[seat.who] = seat.step  # its own reports begin before it knows

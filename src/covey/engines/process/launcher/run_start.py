@@ -17,8 +17,8 @@ def assemble(monitor: Monitor, alike: str) -> int:
     board, roles = monitor.board, monitor.roster.roles
     if board.introduces:
         bound = monitor.collect(control.Bound, [*roles, SCORER])
-        monitor.rebirths.book = {str(who): word.endpoint for who, word in bound.items()}
-        board.tell([*roles, SCORER], control.Endpoints(monitor.rebirths.book))
+        monitor.rebirths.links.book = {str(who): word.endpoint for who, word in bound.items()}
+        board.tell([*roles, SCORER], control.Endpoints(monitor.rebirths.links.book))
     ready = monitor.collect(control.RoleReady, [*roles, SCORER])
     for address in roles:
         if ready[address].fingerprint != ready[roles[0]].fingerprint:
