@@ -386,6 +386,7 @@ def by_hand() -> tuple[Any, list[float]]:
     made.ledger = Ledger([1, 1], [1, 1], lambda seat, step: 8)
     made.node = SimpleNamespace(rank=0, step=0, life=SimpleNamespace(enters=True), note=nothing)
     made._done, made.end, made.meet, made._news = Memory(0), 0, nothing, lambda: False
+    made._copies = []
     made.replica, made.state = SimpleNamespace(weigh=weights.append), SimpleNamespace(alike=False, counts=True)
     return made, weights
 

@@ -15,26 +15,27 @@ from covey.message import KINDS, Address, Message
 from covey.vector import Vector
 
 
-def pack(value: Any, tensors: dict[str, Tensor], path: str = "value") -> Any:
-    """A value as JSON, copies of its tensors put aside under their paths."""
+def pack(value: Any, tensors: dict[str, Tensor], path: str = "value", *, copy: bool = True) -> Any:
+    """A value as JSON, its tensors, or copies of them, put aside under their paths."""
     if isinstance(value, Tensor):
         key = path if path not in tensors else f"{path}~{len(tensors)}"
         where = "meta" if value.is_meta else "cpu"  # what is only timed has no numbers
-        tensors[key] = value.detach().to(where, copy=True, memory_format=torch.contiguous_format)
+        tensors[key] = value.detach().to(where, copy=copy, memory_format=torch.contiguous_format)
         return {"$tensor": key}
     if isinstance(value, Vector):
-        return {"$vector": _each(value.parts, tensors, path)}
+        return {"$vector": _each(value.parts, tensors, path, copy)}
     if isinstance(value, Message):
-        fields = {name: pack(getattr(value, name), tensors, f"{path}/{name}") for name in value.__struct_fields__}
+        named = {name: getattr(value, name) for name in value.__struct_fields__}
+        fields = {name: pack(item, tensors, f"{path}/{name}", copy=copy) for name, item in named.items()}
         return {"$message": value.wire_name, "fields": fields}
     if isinstance(value, tuple):
-        return {"$tuple": _each(value, tensors, path)}
+        return {"$tuple": _each(value, tensors, path, copy)}
     if isinstance(value, list):
         plain = all(type(item) is int for item in value)  # the state of a random generator has hundreds
-        return list(value) if plain else _each(value, tensors, path)
+        return list(value) if plain else _each(value, tensors, path, copy)
     if isinstance(value, Mapping):
         pairs = [(pack(key, tensors, path), key, item) for key, item in value.items()]
-        return {"$dict": [[key, pack(item, tensors, f"{path}/{name}")] for key, name, item in pairs]}
+        return {"$dict": [[key, pack(item, tensors, f"{path}/{name}", copy=copy)] for key, name, item in pairs]}
     if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
         return {"$value": msgspec.to_builtins(value, str_keys=True)}
     if value is None or isinstance(value, bool | int | float | str):
@@ -45,8 +46,8 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "value") -> Any:
     )
 
 
-def _each(values: Iterable[Any], tensors: dict[str, Tensor], path: str) -> list[Any]:
-    return [pack(item, tensors, f"{path}/{number}") for number, item in enumerate(values)]
+def _each(values: Iterable[Any], tensors: dict[str, Tensor], path: str, copy: bool) -> list[Any]:
+    return [pack(item, tensors, f"{path}/{number}", copy=copy) for number, item in enumerate(values)]
 
 
 def check_keepable(value: Any) -> None:

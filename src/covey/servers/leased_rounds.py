@@ -99,7 +99,7 @@ class LeasedRounds(Together):
         False: there is nothing left to do here, as another worker's outcome is taken over. With `stopped` the steps
         from the present one on are not done. As in `round`, what follows from the sum is done before anything else.
         """
-        before, end = [(vector, vector.clone()) for vector in touched], self.node.step if stopped else self.end
+        before, end = self._copied(touched), self.node.step if stopped else self.end
         while True:
             try:
                 return await self._concluded(act, end)
@@ -182,7 +182,7 @@ class LeasedRounds(Together):
         donor = Address("worker", min(rank for rank, standing in standings.items() if standing == furthest))
         if node.address == donor:
             short = PeerState(packed(self._given()))
-            whole = PeerState(packed({**self._given(), "common": self.state.give()}))
+            whole = PeerState(packed({**self._given(), "common": self.state.give()}, copied=False))
             for who in self.peers:
                 await node.send(who, whole if standings[who.rank][0] < furthest[0] else short)
         else:

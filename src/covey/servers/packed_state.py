@@ -13,6 +13,8 @@ from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import WireError
 from covey.vector import Vector
 
+LARGE = 1 << 20  # bytes of a tensor that need not be copied into one with others
+
 
 class TensorIndex(msgspec.Struct, array_like=True, frozen=True):
     """One tensor of a state: its name, in which of the flat ones it lies, from where, and its shape."""
@@ -33,19 +35,23 @@ class StateTree(msgspec.Struct, array_like=True, frozen=True):
 _trees: WireFormat[StateTree] = WireFormat("state of a worker", StateTree)
 
 
-def packed(state: dict[str, Any]) -> Vector:
-    """A state as a vector: its numbers, all of a kind in one part, and before them the tree, as bytes."""
+def packed(state: dict[str, Any], *, copied: bool = True) -> Vector:
+    """A state as a vector: its numbers, all of a kind in one part, and before them the tree, as bytes.
+
+    Unless it is `copied`, large tensors are parts as they are: a message takes a copy of them when it is sent.
+    """
     tensors: dict[str, Tensor] = {}
-    tree = pack(state, tensors)
-    kinds: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
+    tree = pack(state, tensors, copy=copied)
+    parts: dict[object, list[Tensor]] = {}
     found = []
     for name, tensor in tensors.items():
-        kind = tensor.dtype, tensor.is_meta
-        same = kinds.setdefault(kind, [])
-        found.append(TensorIndex(name, list(kinds).index(kind), sum(map(torch.numel, same)), tuple(tensor.shape)))
+        kind = (tensor.dtype, tensor.is_meta) if copied or tensor.nbytes < LARGE else name
+        same = parts.setdefault(kind, [])
+        found.append(TensorIndex(name, list(parts).index(kind), sum(map(torch.numel, same)), tuple(tensor.shape)))
         same.append(tensor.reshape(-1))
     told = msgspec.msgpack.encode(StateTree(tree, found))
-    return Vector([torch.frombuffer(bytearray(told), dtype=torch.uint8), *(torch.cat(same) for same in kinds.values())])
+    numbers = (same[0] if isinstance(kind, str) else torch.cat(same) for kind, same in parts.items())
+    return Vector([torch.frombuffer(bytearray(told), dtype=torch.uint8), *numbers])
 
 
 def unpacked(vector: Vector, sender: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ over what the others have in common, and the next round is the first that nobody
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from covey.exchange.collectives.sums import Group
@@ -103,6 +103,7 @@ class Together:
         self.open = False  # a round was done since all were last known to be equally far
         self.place = LoopPlace(node, each_step=state.counts)
         self._touched: list[tuple[Vector, Vector]] = []  # what a broken round may have changed, and as it was before
+        self._copies: list[Vector] = []  # of what the last round changed
 
     @property
     def done(self) -> int:
@@ -142,7 +143,7 @@ class Together:
         if not self.elastic:
             await act()
             return True
-        before, self.group, self.place.inside = [(vector, vector.clone()) for vector in touched], group, True
+        before, self.group, self.place.inside = self._copied(touched), group, True
         while True:
             try:
                 await act()
@@ -154,6 +155,16 @@ class Together:
                 if await self.meet():
                     self.place.mark()
                     return False
+
+    def _copied(self, touched: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
+        """These vectors, each with a copy; the memory is that of the last copies, as new memory is slow to write."""
+        forms = [[(part.shape, part.dtype, part.device) for part in vector.parts] for vector in touched]
+        if forms == [[(part.shape, part.dtype, part.device) for part in copy.parts] for copy in self._copies]:
+            for copy, vector in zip(self._copies, touched, strict=True):
+                copy.copy_(vector)
+        else:
+            self._copies = [vector.clone() for vector in touched]
+        return list(zip(touched, self._copies, strict=True))
 
     async def look(self) -> None:
         """Between rounds: meet a worker that was born again at once."""
@@ -278,7 +289,7 @@ class Together:
             self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif node.address == donor and late:
-            await node.broadcast(late, PeerState(packed({**self.state.give(), **self.place.give()})))
+            await node.broadcast(late, PeerState(packed({**self.state.give(), **self.place.give()}, copied=False)))
         for who in late:
             if who != node.address:
                 await node.receive(PeerReady, sender=who)

@@ -119,7 +119,7 @@ class CutRounds(Together):
             self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif mine := [Address("worker", rank) for rank, donor in donors.items() if donor == node.rank]:
-            await node.broadcast(mine, PeerState(packed(self.state.give())))
+            await node.broadcast(mine, PeerState(packed(self.state.give(), copied=False)))
         for rank in late:
             if rank != node.rank:
                 await node.receive(PeerReady, sender=Address("worker", rank))
