@@ -4,8 +4,8 @@ allreduce, bsp, torchrun, ray_train
             50 kills: from the SIGKILL of a worker to the second step after it, with two workers
 goodput     12 minutes with a kill each: batches done, over what the calm half of each minute promises
 cost        20 pairs for each of allreduce and bsp: `2:4` against `4` workers, when nobody comes or goes
-joining     10 joins with 300 MB of state: steps of the other worker meanwhile, against those before, and the bytes of
-            that state over the time by which its longest step is longer than others
+joining     10 joins with 300 MB of state: steps of the other worker alone meanwhile, against those before, and the
+            bytes of that state over the time by which its longest step is longer than others
 failover    10 kills each: the longest gap between two updates when one of two copies of a server is killed
 soak        1,200 kills: file handles, maps and memory of those who stay, and the weights beside an undisturbed run
 
@@ -160,12 +160,14 @@ def joined() -> tuple[float, float, float, float]:
         asked = time.monotonic()
         program.process.send_signal(signal.SIGUSR1)
         wait_for(lambda: {place.name for place in program.steps.iterdir()} - known, 60, "nobody joins", program)
-        entered = time.monotonic()
+        time.sleep(1)
         (survivor,) = (name for name in known if name != str(victim))
-        times = program.times_of(survivor)
+        (joiner,) = {place.name for place in program.steps.iterdir()} - known
+        times, entered = program.times_of(survivor), program.times_of(joiner)[0]
     before = sorted(b - a for a, b in pairwise(times) if asked - LEFT + 2 < a < asked)
-    during = sorted(b - a for a, b in pairwise(times) if asked < b and a < entered)
     usual = statistics.median(before)
+    # the step that ends when the new one's first does is of both
+    during = sorted(b - a for a, b in pairwise(times) if asked < b < entered - usual / 2)
     return percentile(during) / percentile(before), during[-1] / usual, entered - asked, during[-1] - usual
 
 
