@@ -307,7 +307,7 @@ def test_clipping_stands_no_update_still(strategy: str, servers: int) -> None:
         ("2:3", {"strategy": "asynchronous(epoch=0.5)"}, "omit epoch"),
         ("2:3", {"checkpoint": "kept", "strategy": "easgd"}, "omit checkpoint=… and resume=…, or use bsp"),
         ("2:3", {"on_failure": "restart", "checkpoint": "kept"}, "or use a number, as workers=3"),
-        ("auto:3", {"engine": "ray"}, 'workers="auto:3": .*local and simulated, not on ray: use workers="1:3'),
+        ("auto:3", {"engine": "spark"}, 'workers="auto:3": a range .*local, simulated, lab and ray, not for spark'),
         ("2:3", {"engine": "torchrun"}, 'workers=3, .*on_failure="restart" with .*checkpoint.* the engine ray or lab'),
         (3, {"engine": "spark", "on_failure": "continue"}, 'on_failure="continue" is for .*: use on_failure="restart"'),
         (3, {"faults": "leave worker 1@5s"}, 'number of workers of this run is fixed: use a range, as workers="1:3"'),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,7 +99,7 @@ def test_who_waits_for_a_lost_host_ends_with_the_weights_of_a_run_that_lost_nobo
     task = room.task(before_step=AT_STEP)
     result = fit(task, strategy, 3, steps=80, on_failure="continue", watcher=guide)
     check(result, guide, ("worker 2", "h2"))
-    assert guide.heard(r"worker 2 died \(lost with host h2\); born again after .* s")
+    assert guide.heard(r"worker 2 died \(lost with host h2\); restarted after .* s")
     assert not differing(result.weights, covey.fit(task, strategy, 3, engine="simulated", steps=80).weights)
 
 
@@ -202,6 +204,65 @@ def test_a_scripts_own_loop_goes_on_when_its_host_is_there_again(room: Room) -> 
     assert not differing(result.weights, train(room, "allreduce", {}, 3, engine=LAB).weights)
 
 
-def test_what_no_lab_can_do_is_refused() -> None:
-    with pytest.raises(PlanError, match="found out on the engines local and simulated, not on lab: use workers="):
-        covey.fit("examples/digits.py", "bsp", "auto:2", engine=LAB)
+@pytest.mark.alone
+@pytest.mark.full
+def test_a_stopped_site_whose_link_is_cut_is_given_up_while_the_others_go_on(room: Room) -> None:
+    def stop() -> None:
+        room.kill("site h2", signal.SIGSTOP)
+        running.mine().cut("h2")
+
+    guide = HostGuide(stop, lambda: running.mine().restore("h2"), every=300)
+    task = room.task(before_step=AT_STEP, **COUNTED)
+    result = fit(task, "asynchronous", "1:3", epochs=400, watcher=guide, stall="2s")
+    check(result, guide, ("worker 2", "h2"))
+    assert result.samples == 400 * 60
+
+
+def trace_file(room: Room, *lines: str) -> Path:
+    file = room.path / "spot.csv"
+    file.write_text("\n".join(["time,worker,event,notice", *lines]))
+    return file
+
+
+@pytest.mark.alone
+def test_hosts_depart_and_arrive_by_a_trace(room: Room) -> None:
+    """One vanishes, one is told before; every sample of every epoch is applied once."""
+    cut: dict[str, list[bool]] = {"h1": [], "h2": []}
+
+    class LinkWatch(HostGuide):
+        def update(self, now: Progress) -> None:
+            for host, seen in cut.items():
+                seen.append(running.mine().is_cut(host))
+
+    guide = LinkWatch()
+    trace = trace_file(room, "500ms,2,depart,", "800ms,1,depart,700ms", "1200ms,1,arrive,", "1300ms,2,arrive,")
+    task = room.task(before_step=AT_STEP, **COUNTED)
+    result = fit(task, "asynchronous", "1:3", epochs=200, watcher=guide, spot_trace=trace)
+    assert isinstance(result.membership, list) and result.failures == []
+    told = [(event.event, event.who) for event in result.membership]
+    assert sorted(told) == [(event, f"worker {rank}") for event in ("join", "leave") for rank in (1, 2)], told
+    assert all(any(seen) and not seen[-1] for seen in cut.values()), "the hosts themselves were away, and came back"
+    applied = -12 * result.weights["weight"].flatten()
+    assert applied.allclose(torch.full((60,), 200.0, dtype=torch.float64)) and result.samples == 200 * 60
+
+
+@pytest.mark.alone
+@pytest.mark.full
+def test_faults_and_the_number_of_workers_reach_the_processes_of_hosts(room: Room) -> None:
+    """All batches take turns at one lock, so a second worker adds nothing; the third is killed on the way."""
+    take = f"file = open({str(room.path / 'lock')!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
+    task = room.task(before_step=f"import fcntl; {take}; time.sleep(0.01); file.close()")
+    guide = HostGuide()
+    result = fit(task, "asynchronous", "auto:3", steps=200, faults="kill worker 2@200ms", watcher=guide)
+    assert result.membership and result.failures == []
+    events = [event.event for event in result.membership]
+    assert events[0] == "rebirth" and events.count("leave") >= 2
+    assert result.goodput and result.goodput.accepted == result.samples
+
+
+def test_what_no_lab_can_do_is_refused(room: Room) -> None:
+    trace = trace_file(room, "500ms,1,depart,")
+    with pytest.raises(PlanError, match="worker 1 is on h0 together with .*, which would depart with it: have as many"):
+        covey.fit(room.task(), "bsp", "1:2", engine="lab(hosts=1)", spot_trace=trace)
+    with pytest.raises(PlanError, match="on lab.* faults are for runs that go on after them: add on_failure="):
+        covey.fit(room.task(), "bsp", 2, engine="lab(hosts=1)", faults="kill worker 1@1s")

@@ -162,6 +162,16 @@ def test_a_worker_that_is_killed_is_born_again_on_its_node(shared: SharedRoom) -
 
 
 @pytest.mark.full
+def test_sites_depart_and_arrive_by_a_trace(shared: SharedRoom) -> None:
+    trace = shared.path / "spot.csv"
+    trace.write_text("time,worker,event,notice\n500ms,1,depart,\n2s,1,arrive,\n")
+    given = {"engine": "ray(sites=2, cpus=0.5)", "threads": 1, "stall": "60s", "spot_trace": trace}
+    result = covey.fit(shared.task(before_step=SLOW), "asynchronous", "1:2", steps=900, **given)  # type: ignore[arg-type]
+    assert isinstance(result.membership, list) and result.failures == []
+    assert [(event.event, event.who) for event in result.membership] == [("leave", "worker 1"), ("join", "worker 1")]
+
+
+@pytest.mark.full
 def test_a_lost_node_costs_its_workers_only(cleared: SharedRoom) -> None:
     """Ray moves the place of the lost actor to a node with room, and the worker is born again there."""
     task = cleared.task(before_step=SLOW)

@@ -19,7 +19,7 @@ from covey.run import fit, fitting, launch
 from covey.run.clusters import terms_of
 from covey.run.fitting import fit_with
 from covey.run.option_parts import HOSTS, OptionPart
-from covey.run.options import PARTS, Options, check, options
+from covey.run.options import GO_ON, PARTS, Options, check, options
 from covey.run.own_loop import launching
 from covey.run.request import request
 from covey.simulate import Cluster
@@ -137,6 +137,9 @@ def test_an_option_is_read_or_refused(name: str, engine: str) -> None:
         (option,) = refused
         said = f"{option}=… is not for {engine}, {kind.refuses[option]}"
         with pytest.raises(PlanError, match=re.escape(said)):
+            check(given, engine, kind)
+    elif kind and name in ("faults", "spot_trace") and not kind.goes_on:
+        with pytest.raises(PlanError, match=f"{name}=… is for the engines {GO_ON}, not for {engine}"):
             check(given, engine, kind)
     elif KINDS[engine] in READ[name]:
         check(given, engine, kind)

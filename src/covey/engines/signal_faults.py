@@ -1,11 +1,11 @@
-"""Faults of a run on processes of this machine: roles are killed and stopped by signals, at their time."""
+"""Faults of a run on real processes: roles are killed and stopped by signals, and machines depart, at their time."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,6 +19,9 @@ from covey.simulate.units import AT_ONCE, Seconds
 BY_SIGNALS = ("kill", "stop", "leave", "join", "notice")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM, "notice": NOTICE}
 KILLED = signal.SIGKILL.name
+
+Send = Callable[[Address, signal.Signals, Fault | None], None]
+"""Sends the process of a role a signal, because of this fault; or because the last one is over."""
 
 
 class SignalFaults:
@@ -44,31 +47,34 @@ class SignalFaults:
                 "before it leaves: let it leave first, or use covey simulate"
             )
         self._waiting: list[tuple[float, Fault]] = [(fault.at, fault) for fault in plan.faults if fault.at is not None]
-        self._stopped: list[tuple[float, int]] = []  # until when which process
+        self._stopped: list[tuple[float, Address, int]] = []  # until when which process of a role
         self._killed: dict[Address, Fault] = {}  # whose end has not been heard of yet
         self._leaving: set[str] = set()  # whose seats will be empty in a moment
         self._vain: list[str] = []  # what did nothing
         self._since: float | None = None
+        self.departing = {fault.who[0] for fault in plan.faults if fault.optional and fault.kind != "join"}
 
     def begin(self) -> None:
         """Training begins, or begins again: the clock starts with the first time."""
         self._since = time.monotonic() if self._since is None else self._since
 
-    def strike(self, pids: Mapping[Address, int]) -> None:
-        """Do what is due, to the processes that live."""
+    def strike(self, living: Mapping[Address, int], send: Send | None = None) -> None:
+        """Do what is due, to the processes that live: each has a number that no other process of its role has."""
         if self._since is None:
             return
+        send = send or (lambda who, number, fault: _send(living[who], number))
         now = time.monotonic() - self._since
-        for until, pid in [one for one in self._stopped if one[0] <= now]:
-            self._stopped.remove((until, pid))
-            if pid in pids.values():
-                _send(pid, signal.SIGCONT)
+        for until, who, process in [one for one in self._stopped if one[0] <= now]:
+            self._stopped.remove((until, who, process))
+            if living.get(who) == process:
+                send(who, signal.SIGCONT, None)
         for at, fault in [one for one in self._waiting if one[0] <= now and one[1].kind != "join"]:
-            who = next((role for role in pids if str(role) == fault.who[0]), None)
-            if who is None:
+            found = next((role for role in living if str(role) == fault.who[0]), None)
+            if found is None:
                 continue  # it has ended, or starts again and is struck when it is there
+            who = found
             self._waiting.remove((at, fault))
-            _send(pids[who], SIGNALS[fault.kind])
+            send(who, SIGNALS[fault.kind], fault)
             if fault.kind in ("leave", "notice"):
                 self._leaving.add(str(who))
             if fault.kind == "notice":  # it goes by itself before that
@@ -78,10 +84,15 @@ class SignalFaults:
             if fault.kind == "kill":
                 self._killed[who] = fault
             if fault.kind == "stop":
-                self._stopped.append((now + fault.lasts, pids[who]))
+                self._stopped.append((now + fault.lasts, who, living[who]))
 
-    def joining(self, empty: Sequence[Address]) -> list[Address]:
-        """Which of these seats somebody is to take now; who is to join where somebody is, does not."""
+    def joining(
+        self, empty: Sequence[Address], departs: Callable[[Address], object] = lambda who: None
+    ) -> list[Address]:  # fmt: skip
+        """Which of these seats somebody is to take now; who is to join where somebody is, does not.
+
+        `departs` is told of the machines that depart after their workers have left.
+        """
         now = time.monotonic() - self._since if self._since is not None else -1.0
         seats, found = {str(who): who for who in empty}, list[Address]()
         self._leaving -= seats.keys()
@@ -93,6 +104,7 @@ class SignalFaults:
             elif fault.kind in OF_SEATS and name not in leaving:
                 self._waiting.remove((at, fault))
                 if fault.optional and fault.kind == "leave":
+                    departs(seats[name])
                     continue
                 if fault.kind == "leave" or name not in seats:
                     self._vain.append(f"{fault}: {name} was {'not ' if fault.kind == 'leave' else ''}there")

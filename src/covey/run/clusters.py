@@ -16,11 +16,12 @@ from covey.engines.cluster.losses.elastic_cluster import ElasticCluster
 from covey.engines.cluster.places import MeetingTerms, Places
 from covey.engines.entries import ENGINES, HERE, Engine, names
 from covey.engines.interrupt import JoinRequests
+from covey.engines.signal_faults import SignalFaults
 from covey.errors import PlanError
 from covey.names import option
 from covey.observe.result import Result
 from covey.run.options import Options, check
-from covey.run.processes import on_processes
+from covey.run.processes import faults_of, on_processes
 from covey.run.request import Request
 from covey.simulate import parse_duration
 from covey.spec import Call, SpecError, bind, parse_call, unknown
@@ -75,15 +76,28 @@ def at(asked: Request, places: Places) -> Result:
 def _at(asked: Request, places: Callable[[], Places]) -> Result:
     given = asked.options
     task = os.path.abspath(asked.name) if asked.name else ""
-    terms = terms_of(given, asked.threads)
+    terms, faults = terms_of(given, asked.threads), faults_on_hosts(asked)
 
     def muster(asked: Request, warm: str, handed: bytes) -> ClusterProcesses:
         if not asked.plan.elastic:
             return ClusterProcesses(places(), terms, warm, task, handed, asked.plan.roles)
         joins = JoinRequests() if asked.plan.least else None
-        return ElasticCluster(places(), terms, warm, task, handed, asked.plan.roles, joins)
+        return ElasticCluster(places(), terms, warm, task, handed, asked.plan.roles, joins, faults)
 
-    return on_processes(asked, given.engine, muster)
+    result = on_processes(asked, given.engine, muster)
+    result.failures += faults.unmet if faults else []
+    return result
+
+
+def faults_on_hosts(asked: Request) -> SignalFaults | None:
+    """What is planned to go wrong on a cluster: refused where a run does not go on after a loss."""
+    faults = faults_of(asked)
+    if faults and not asked.plan.elastic:
+        raise PlanError(
+            f"{option('faults')}: on {asked.options.engine} faults are for runs that go on after them: add "
+            f"{option('on_failure', 'continue')}, or use the engine local"
+        )
+    return faults
 
 
 def terms_of(given: Options, threads: int) -> MeetingTerms:

@@ -20,7 +20,7 @@ from covey.run import notebook
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
-from covey.run.leading.standby import stand_by
+from covey.run.leading.standby import import_ahead, stand_by
 from covey.run.listening import listening
 from covey.run.morphing.morphing_run import mesh_in_range, morphing
 from covey.run.option_parts import (
@@ -36,7 +36,7 @@ from covey.run.option_parts import (
     VirtualOptions,
 )
 from covey.run.options import DataOptions, Options
-from covey.run.processes import import_ahead, local
+from covey.run.processes import local
 from covey.run.registering.register_options import RegisterOptions
 from covey.run.registering.registration import Registration, origin_of
 from covey.run.request import PATIENCE, Request, facts, implied, request

@@ -29,7 +29,6 @@ ALL: frozenset[Kind] = frozenset({"local", "cluster", "simulated"})
 REAL: frozenset[Kind] = frozenset({"local", "cluster"})
 HOSTS: frozenset[Kind] = frozenset({"cluster"})
 VIRTUAL: frozenset[Kind] = frozenset({"simulated"})
-HERE: frozenset[Kind] = frozenset({"local", "simulated"})
 
 class OptionPart:
     """Options that belong together: the same kinds of engines read all of them."""
@@ -203,8 +202,6 @@ class CheckpointOptions(OptionPart):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FaultOptions(OptionPart):
     """What is to go wrong, and which machines come and go."""
-
-    read_by = HERE
 
     faults: FaultPlan | str | None = None
     spot_trace: str | os.PathLike[str] | None = None  # a file

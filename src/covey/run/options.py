@@ -12,7 +12,6 @@ from covey.errors import PlanError
 from covey.names import meant, option
 from covey.run.leading.lead_options import LOCAL, LeadOptions
 from covey.run.option_parts import (
-    HERE,
     HOSTS,
     REAL,
     VIRTUAL,
@@ -39,7 +38,6 @@ FOR: Mapping[frozenset[Kind], str] = {
     HOSTS: f"engines with several hosts ({', '.join(ENGINES)})",
     VIRTUAL: "virtual time (the engine simulated, or covey simulate)",
     LOCAL: "processes of this machine (the engine local)",
-    HERE: "processes of this machine and virtual time (the engines local and simulated)",
 }
 
 
@@ -134,6 +132,8 @@ def check(
     refused = engine.refuses if engine else {}
     if engine and given.checkpoints.on_failure == "continue":
         _check_going_on(name, engine, workers, given.copies)
+    for planned in given_names(given.fault_plan) if engine and not engine.goes_on else ():
+        raise PlanError(f"{option(planned)} is for the engines {GO_ON}, not for {name}")
     for part in given.parts:
         for given_name in given_names(part):
             if kind not in part.read_by:
@@ -154,11 +154,6 @@ def _check_going_on(
     name: str, engine: Engine | type[Engine], workers: WorkerRange | None, copies: CopyOptions
 ) -> None:
     """Refuse engines whose lost hosts cannot come back while a run goes on, with what protects a run there."""
-    if engine.goes_on and workers and workers.auto:
-        raise PlanError(
-            f"{option('workers', workers)}: how many workers are worth it is found out on the engines local and "
-            f"simulated, not on {name}: use {option('workers', f'1:{workers.most}')}"
-        )
     if engine.goes_on:
         return
     restart = f"{option('on_failure', 'restart')} with {option('checkpoint', 'DIR')}"

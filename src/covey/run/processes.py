@@ -63,10 +63,7 @@ Muster = Callable[[Request, str, bytes], StartableProcesses]
 
 def local(asked: Request) -> Result:
     """Roles as processes of this machine."""
-    stall = parse_duration(asked.options.processes.stall)
-    plan, everybody = plan_of(asked.options.fault_plan, begins_full=True), [role.address for role in asked.plan.roles]
-    check_seats(plan, asked.plan)
-    faults = SignalFaults(plan, [*everybody, SCORER], asked.plan.least > 0) if plan else None
+    stall, faults = parse_duration(asked.options.processes.stall), faults_of(asked)
     frozen = stall if asked.options.lead.keeper == FILE else min(stall, FROZEN)
     joins = JoinRequests() if asked.plan.least else None
     result = on_processes(
@@ -76,10 +73,11 @@ def local(asked: Request) -> Result:
     return result
 
 
-def import_ahead(asked: Request) -> None:
-    """Have torch imported for the roles of a run that may start at any moment."""
-    with LocalProcesses(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall)):
-        pass
+def faults_of(asked: Request) -> SignalFaults | None:
+    """What goes wrong in a run on real processes, and who comes and goes; None where nothing was planned."""
+    plan, everybody = plan_of(asked.options.fault_plan, begins_full=True), [role.address for role in asked.plan.roles]
+    check_seats(plan, asked.plan)
+    return SignalFaults(plan, [*everybody, SCORER], asked.plan.least > 0) if plan else None
 
 
 def on_processes(asked: Request, name: str, muster: Muster) -> Result:

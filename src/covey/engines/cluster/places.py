@@ -18,7 +18,7 @@ class Places(ABC):
     A subclass must have `open`, `invite`, `lost` and `close`. All else it may have: `address`, at which sites find the
     launcher; `pids` and `begin`; `native`, collectives of the engine's own; `separate`, whether networks of this
     machine count as different machines. One whose sites can be started again when they are lost has `ended` and
-    `invite_again`, too.
+    `invite_again`, too; and if it can take a host away and bring it back, `depart` and `arrive`.
 
     >>> class Jobs(covey.Places):
     ...     def open(self, patience: float) -> list[str]:
@@ -72,6 +72,22 @@ class Places(ABC):
             config: What the site must know. Its `site` is the number of the lost one.
         """
         raise NotImplementedError(f"sites of {type(self).__qualname__} are not started again")
+
+    def depart(self, site: int) -> bool:
+        """Take the host of a site away, with all that runs there; False if only the site is to end, which is asked to.
+
+        Args:
+            site: Its number. Nothing else of the run lives on this host.
+        """
+        return False
+
+    def arrive(self, site: int) -> None:
+        """Bring back a host that has departed: `invite_again` follows.
+
+        Args:
+            site: Its number.
+        """
+        return
 
     def pids(self) -> list[int]:
         """The processes of this machine that covey has started for the engine: a stopped one is reported."""

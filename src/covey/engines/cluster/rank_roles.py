@@ -68,6 +68,10 @@ class RankRoles:
         """Refuse: the process of a rank belongs to the user's loop, and is started by another program."""
         raise PlanError(f"{who} cannot be started again: its process is a rank, which another program starts")
 
+    def signal_role(self, who: Address, number: int) -> None:
+        """Refuse: faults are for engines whose processes can be started again."""
+        raise PlanError(f"{who} is the process of a rank, and gets no signals")
+
     def leave(self, how: str = WELL) -> None:
         """(The user's thread) The role of this process has ended."""
         with self._ending:

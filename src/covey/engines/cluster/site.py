@@ -34,6 +34,7 @@ from covey.engines.cluster.site_messages import (
     ProcessGone,
     ReachSites,
     RenewRole,
+    SignalRole,
     SiteConfig,
     SiteFailed,
     SitesReached,
@@ -73,6 +74,7 @@ class Roles(Protocol):
 
     def start_roles(self, job: RoleJob, memory: Sequence[int] = ()) -> None: ...
     def renew(self, who: Address, work: bytes) -> None: ...
+    def signal_role(self, who: Address, number: int) -> None: ...
     def exits(self) -> list[tuple[Address, str]]: ...
     def sign(self, who: Address) -> object: ...
     def state(self, who: Address) -> str: ...
@@ -120,7 +122,7 @@ def _stay(line: SiteLine, processes: Roles, share: SiteMemory, handed: bytes) ->
                 if not word.well:
                     processes.abandon()
                 return word
-            if isinstance(word, StartRoles | RenewRole):
+            if isinstance(word, StartRoles | RenewRole | SignalRole):
                 starts.put(_start_of(word, processes, share, handed))
             elif isinstance(word, ReachSites):
                 line.tell(SitesReached(reached(word.addresses, min(REACH, line.silence.stall / 4))))
@@ -150,8 +152,12 @@ class RoleStarts:
                 self.orders.get()()
 
 
-def _start_of(word: StartRoles | RenewRole, processes: Roles, share: SiteMemory, handed: bytes) -> Callable[[], None]:
-    """What starts these roles, or this one again."""
+def _start_of(
+    word: StartRoles | RenewRole | SignalRole, processes: Roles, share: SiteMemory, handed: bytes
+) -> Callable[[], None]:  # fmt: skip
+    """What starts these roles, or this one again; or sends it a signal, when it has started."""
+    if isinstance(word, SignalRole):
+        return partial(processes.signal_role, word.who, word.number)
     if isinstance(word, RenewRole):
         return partial(processes.renew, word.who, word.work)
     job = RoleJob(

@@ -154,6 +154,13 @@ class RenewRole(Secretive, SiteMessage, frozen=True):
     work: bytes  # with its keys
 
 
+class SignalRole(SiteMessage, frozen=True):
+    """Send the process of a role this signal; one that has ended does not need it any more."""
+
+    who: Address
+    number: int
+
+
 class ReachSites(SiteMessage, frozen=True):
     """Try to reach the hosts of these sites, at these addresses."""
 
@@ -168,7 +175,7 @@ class LeaveRun(SiteMessage, frozen=True):
 
 
 Upward = Arrived | MemoryShared | SiteFailed | ProcessGone | Heartbeat | SitesReached
-Downward = LayMemory | FetchMemory | StartRoles | RenewRole | ReachSites | LeaveRun
+Downward = LayMemory | FetchMemory | StartRoles | RenewRole | SignalRole | ReachSites | LeaveRun
 
 upward: WireFormat[Upward] = WireFormat("word up the line to the sites", Upward)
 configs: WireFormat[SiteConfig] = WireFormat("config of a site", SiteConfig)

@@ -73,6 +73,15 @@ class LabPlaces(Places):
             write(self.line, msgspec.msgpack.encode([self._invitation(config)]))
         return True
 
+    def depart(self, site: int) -> bool:
+        assert self.lab is not None, "a lab is opened first"
+        self.lab.kill(self.hosts[site])
+        return True
+
+    def arrive(self, site: int) -> None:
+        assert self.lab is not None, "a lab is opened first"
+        self.lab.restore(self.hosts[site])
+
     def begin(self) -> None:
         """All roles are ready. The quotas hold from now on, so that a slow host does not import torch slowly."""
         for host, share in zip(self.hosts, self.settings.cpus, strict=True):

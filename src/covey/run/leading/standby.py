@@ -11,10 +11,14 @@ from covey.checkpoint import CheckpointDirectory
 from covey.checkpoint.directory import number_of
 from covey.checkpoint.etcd_log import EtcdAway
 from covey.checkpoint.launcher_log import LogEntry
+from covey.engines.local import LocalProcesses
 from covey.errors import AnotherLeads, CheckpointError, CoveyError
 from covey.names import option
+from covey.run import roles
 from covey.run.leading.lead import Lead
 from covey.run.options import Options
+from covey.run.request import Request
+from covey.simulate import parse_duration
 
 LOOK = 0.25  # seconds between two looks
 
@@ -102,3 +106,9 @@ def _kept(past: list[LogEntry]) -> str:
     """The newest checkpoint of the run that began last, by its name."""
     begun = max((number for number, one in enumerate(past) if one.what == "begin"), default=0)
     return next((one.text for one in reversed(past[begun:]) if one.what == "checkpoint"), "")
+
+
+def import_ahead(asked: Request) -> None:
+    """Have torch imported for the roles of a run that may start at any moment."""
+    with LocalProcesses(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall)):
+        pass

@@ -127,6 +127,12 @@ class RoleProcesses:
         except OSError:
             raise self._lost() from None
 
+    def signal_role(self, who: Address, number: int) -> None:
+        """Send the process of a role a signal, if it lives."""
+        if who in self.alive and who in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(self.pids[who], number)
+
     def abandon(self) -> None:
         """The roles were not asked to leave, so there is nothing to wait for when the block ends."""
         self.alive.clear()
