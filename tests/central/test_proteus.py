@@ -223,6 +223,14 @@ def test_each_batch_counts_once_whoever_comes_and_goes(views: list[View], seed: 
     check(result, views)
 
 
+def test_a_gradient_that_only_some_owners_have_is_not_used(views: list[View]) -> None:
+    """Worker 4 is lost with its push to worker 1 on the way, and others have theirs; the batch is done again."""
+    for at in (25, 36, 47):
+        views.clear()
+        faults = f"delay worker 4 -> worker 1@{at}ms by 8ms; leave worker 4@{at + 9}ms"
+        check(run("proteus(backup=3)", faults=faults), views)
+
+
 def test_with_a_fixed_number_of_workers_it_is_bsp() -> None:
     one, other = (run(strategy, workers=SEATS) for strategy in ("proteus", "bsp"))
     assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)

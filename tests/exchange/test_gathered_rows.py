@@ -19,9 +19,10 @@ class Twice(GatheringWorkers):
         return [parts[self.rank], parts[self.rank]]
 
 
-def test_the_gradient_is_that_of_the_losses_of_both() -> None:
+@pytest.mark.parametrize("weight", [1.0, 0.5])  # of a batch half as large as the mean of all
+def test_the_gradient_is_that_of_the_losses_of_both(weight: float) -> None:
     x = torch.arange(3.0, requires_grad=True)
-    Twice(0, 2, lambda: 1.0).gather(x).square().sum().backward()
+    Twice(0, 2, lambda: weight).gather(x).square().sum().backward()
     assert x.grad is not None and x.grad.tolist() == [0, 4, 8]
 
 

@@ -78,3 +78,5 @@ def test_long_heads_and_bodies_within_the_limit_are_read() -> None:
     assert sent(head, b"", 0)[0].endswith(b"read 0")
     chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
     assert sent(POST, chunk * 50 + b"0\r\n\r\n", 1)[0].endswith(b"read 204800")
+    length = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 204800\r\n\r\n"
+    assert sent(length, b" " * 4096, 50)[0].endswith(b"read 204800"), "a body may come in small pieces"

@@ -15,7 +15,7 @@ from covey.inference.messages import InferenceAnswer, InferenceFeedback, Inferen
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
 from covey.inference.versions.bandit import Exp3, Exp4
-from covey.inference.versions.canary import Canary, CanarySettings
+from covey.inference.versions.canary import Canary, CanarySettings, at_least
 from covey.inference.virtual_service import VirtualAnswer, VirtualService
 from covey.vector import Vector
 
@@ -147,6 +147,12 @@ def test_while_the_old_version_misses_its_objective_a_new_one_may_be_late_but_no
             break
     assert decided is not None
     assert (decided.winner, decided.reason[decided.reason.rindex(";") :]) == (winner, said)
+
+
+def test_what_a_share_is_at_least_is_wilsons_bound() -> None:
+    """Of 100 answers half failed: with 99 of 100 chances it is 38.7 % or more; of very many, it is what was seen."""
+    assert at_least(0.5, 100) == pytest.approx(0.3865, abs=1e-4)
+    assert at_least(1.0, 10**9) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1])

@@ -99,7 +99,7 @@ def test_vertical_sync_uses_the_first_stages_version_everywhere(p: int) -> None:
     for row in table("pipedream", p, 30, vertical=True).rows:
         used = {(move.batch, move.version) for move in row.moves if move.what != "U"}
         assert used == {(j, max(0, j - (p - 1))) for j in range(30)}
-        assert row.versions() == p
+        assert row.versions() == p == Schedule(name="pipedream", vertical=True).versions(p - row.stage, 1, p)
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (2, 5), (4, 4), (4, 7)])

@@ -23,6 +23,7 @@ from covey.errors import PlanError
 from covey.run.own_loop.counting import LoaderCounts, StepSamples, lacks_gradient
 from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
+from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.settings import replica_of
 from covey.run.own_loop.worker_member import WorkerMember
 from covey.run.own_loop.written_weights import FilledBuffers, WrittenWeights
@@ -123,6 +124,14 @@ def test_a_scaler_is_left_as_its_own_step_leaves_it() -> None:
             its.zero_grad()
             assert scaler.get_scale() == other.get_scale()
             assert torch.equal(model.weight, plain.weight)  # type: ignore[arg-type]
+
+
+def test_an_overflow_of_another_worker_lowers_the_scale_here_too() -> None:
+    (model, optimizer), scaler = made(), torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(functional.cross_entropy(model(X), Y)).backward()
+    assert overflowed(scaler, optimizer, lambda here: True)
+    scaler.update()
+    assert scaler.get_scale() == 4.0
 
 
 def test_one_of_several_optimizers_steps_and_the_others_gradients_wait() -> None:
