@@ -19,12 +19,10 @@ SIDES: dict[str, tuple[Suitability, Suitability, str]] = {
     "R1 even labels": (
         rules.large_balanced(10**6, 4, 32, 0.09), rules.large_balanced(10**6, 4, 32, 0.1), "labels differ"
     ),
-    "R2 equal parts": (rules.balanced([1, 1, 1.2]), rules.balanced([1, 1, 2]), "1.50 times the mean"),
     "R3 fits": (rules.fits(GB, GB), rules.fits(1.1 * GB, GB), "must be cut"),
     "R4 fits with the optimizer": (
         rules.decentral_fits(GB, 2 * GB, 4 * GB), rules.decentral_fits(GB, 2.1 * GB, 4 * GB), "on every worker"
     ),
-    "R5 five to one": (rules.pays_together(0.2, 1.0), rules.pays_together(0.21, 1.0), "83% of the time"),
     "R6 the server keeps up": (
         rules.server_keeps_up(4, 0.2, 0.2, 1.0), rules.server_keeps_up(5, 0.2, 0.2, 1.0), "the server is busy for 1.2 s"
     ),

@@ -14,7 +14,7 @@ import covey
 from covey import catalog
 from covey.central.replicated.switch import SWITCH, Summand, SwitchSum
 from covey.errors import PlanError
-from covey.exchange.collectives.costs import LinkTimes, switch_seconds
+from covey.exchange.collectives.costs import SLOTS, LinkTimes, switch_pieces
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from tests.worlds import CLUSTER, World, adam, cloud, mlp, run, slowed
 
@@ -61,6 +61,18 @@ def test_no_more_than_the_window_is_ever_under_way(window: int) -> None:
 
 
 PLACES = [(256, 0.0, 2), (256, 0.0004, 5), (1024, 0.0004, 2), (4096, 0.02, 5), (1024, 0.02, 3), (40_000, 0.0004, 2)]
+
+
+def switch_seconds(link: LinkTimes, nbytes: int, window: int) -> float:
+    """How long a sum takes in a switch with a port for each of any number of ranks, which all have equal links.
+
+    The last piece leaves when all before it have left, and when the piece that was in its slot has come back.
+    """
+    count = switch_pieces(nbytes, window)
+    piece = nbytes / count * link.byte
+    back = 2 * (link.latency + piece)
+    turns, before = divmod(count - 1, SLOTS)
+    return max((count - 1) * piece, turns * back + before * piece) + back
 
 
 @pytest.mark.parametrize(("window", "latency", "workers"), PLACES)

@@ -12,9 +12,9 @@ import pytest
 from covey.data.stripe_cache.keeper import as_vector
 from covey.data.stripe_cache.keeper_messages import KEEPER, READER, BringStripe, GiveUpStripe, HungUp, WantStripe
 from covey.data.stripe_cache.stripe import Stripe, owners
-from covey.engines.keeper.virtual_hosts import VirtualHosts
 from covey.message import Address, Message
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
+from tests.engines.virtual_hosts import VirtualHosts
 
 SIZE, HOSTS = 1000, 4
 HOST_NAMES = [f"host{rank}" for rank in range(HOSTS)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covey.errors import PlanError
-from covey.privacy.clipped_noise import ClippedNoise, gaussian, takes_part, uniform
+from covey.privacy.clipped_noise import ClippedNoise, gaussian, uniform
 from covey.privacy.randomness import SYSTEM, SeededRandomness
 from covey.vector import Vector
 
@@ -80,18 +80,6 @@ def test_uniform_numbers_are_never_0_or_1() -> None:
     low, high = uniform(2, Extreme()).tolist()
     assert 0 < low < 1e-15 and 1 - 1e-15 < high < 1
     assert gaussian(2, Extreme()).isfinite().all()
-
-
-def test_the_sample_of_clients_is_poisson() -> None:
-    """Its size varies as that of independent draws does: the accountant counts on that."""
-    sizes = torch.tensor([len(takes_part(range(400), 0.25, SeededRandomness(seed))) for seed in range(800)]).double()
-    assert float(sizes.mean()) == pytest.approx(100, abs=1.2)
-    assert float(sizes.var()) == pytest.approx(75, rel=0.25)
-    often = torch.zeros(400)
-    for seed in range(800):
-        often[takes_part(range(400), 0.25, SeededRandomness(seed))] += 1
-    assert float(often.min()) > 130 and float(often.max()) < 270
-    assert takes_part(range(5), 1.0) == [0, 1, 2, 3, 4] and takes_part([], 0.5) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -32,14 +32,6 @@ def large_balanced(samples: int, workers: int, batch: int, skew: float = 0.0) ->
     return Suitability(True, f"each worker has {each:.0f} batches of evenly dealt data")
 
 
-def balanced(stages: list[float]) -> Suitability:
-    """R2: parts of a cut model should take equally long."""
-    worst = max(stages) / (sum(stages) / len(stages))
-    return Suitability(
-        worst <= 1.2, f"the slowest part of the model takes {worst:.2f} times the mean; up to 1.2 is fine"
-    )
-
-
 def fits(needed: float, memory: float) -> Suitability:
     """R3: model, optimizer and activations must fit into one device, or the model must be cut."""
     if needed <= memory:
@@ -53,13 +45,6 @@ def decentral_fits(model: float, optimizer: float, memory: float) -> Suitability
     """R4: where workers train alone, each needs the model and the whole state of the optimizer."""
     verdict = fits(2 * model + optimizer, memory)
     return Suitability(verdict.ok, f"{verdict.reason} (with its gradient and the optimizer, on every worker)")
-
-
-def pays_together(delay: float, compute: float, busy: float = BUSY) -> Suitability:
-    """R5: exchanging in step pays while computing takes the greater part of the time."""
-    share = compute / (compute + delay) if compute + delay else 1.0
-    words = f"workers would compute {share:.0%} of the time ({format_duration(delay)} of exchange a step)"
-    return Suitability(delay <= compute * (1 / busy - 1) * (1 + 1e-9), f"{words}; {busy:.0%} is wanted")
 
 
 def server_keeps_up(workers: int, transfer: float, update: float, compute: float) -> Suitability:

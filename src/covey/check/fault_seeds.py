@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -185,9 +184,3 @@ def examined(case: FaultCase, plan: FaultPlan) -> tuple[FaultRecord, list[str]]:
     seconds = calm.result.seconds
     record = record_of(case, plan, limit=50 * seconds + 5, every=seconds / CHECKPOINTS)
     return record, broken(calm, record)
-
-
-def tried_all(seeds: range, case: FaultCase | None = None) -> Iterator[SeedFinding]:
-    """Each seed in turn; every one picks its strategy where no case is given."""
-    for seed in seeds:
-        yield tried(case or case_of(seed), seed)

@@ -7,7 +7,6 @@ expected to take part, however many did: dividing by the weight that came would 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,13 +75,6 @@ class ClippedNoise:
         # in double precision until the end: the float32 nearest to a sum says less about it than the sum does
         exact = part.detach().cpu().double().add(noise, alpha=self.noise * self.clip if self.noise else 0.0)
         return exact.mul_(scale).to(part)
-
-
-def takes_part(clients: Iterable[int], rate: float, randomness: Randomness = SYSTEM) -> list[int]:
-    """Who takes part: each client with this chance, independently (a Poisson sample, of any size)."""
-    asked = list(clients)
-    drawn = uniform(len(asked), randomness).tolist()
-    return [client for client, number in zip(asked, drawn, strict=True) if number < rate]
 
 
 def gaussian(count: int, randomness: Randomness = SYSTEM) -> Tensor:

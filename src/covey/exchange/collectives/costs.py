@@ -104,18 +104,6 @@ def switch_pieces(nbytes: int, window: int) -> int:
     return max(1, -(-nbytes * SLOTS // window))
 
 
-def switch_seconds(link: LinkTimes, nbytes: int, window: int) -> float:
-    """How long a sum takes in a switch with a port for each of any number of ranks, which all have equal links.
-
-    The last piece leaves when all before it have left, and when the piece that was in its slot has come back.
-    """
-    count = switch_pieces(nbytes, window)
-    piece = nbytes / count * link.byte
-    back = 2 * (link.latency + piece)
-    turns, before = divmod(count - 1, SLOTS)
-    return max((count - 1) * piece, turns * back + before * piece) + back
-
-
 def step_seconds(name: str, link: LinkTimes, n: int, nbytes: float, compute: float, buckets: int) -> float:
     """How long a step is whose gradient leaves in this many equal buckets: the later of two ends.
 
