@@ -432,6 +432,9 @@ def test_the_commands(folder: JobFolder, tmp_path: Path) -> None:
     (folder.path / "0001/output.txt").write_text("a \x1b[2Jline\n")
     assert runner.invoke(app, ["jobs", "logs", *place, "1"]).stdout == "a ?[2Jline\n"
     assert "0001 will be stopped, when covey jobs serve" in runner.invoke(app, ["jobs", "stop", *place, "1"]).output
+    assert "will be stopped when covey jobs serve" in runner.invoke(app, ["jobs", "list", *place]).output
+    (row,) = json.loads(runner.invoke(app, ["jobs", "list", *place, "--json", "-"]).stdout)
+    assert row["stop_asked"] and row["status"] == "submitted"
     assert "there is no job '7'" in runner.invoke(app, ["jobs", "stop", *place, "7"]).stderr
     assert "no policy 'best'" in runner.invoke(app, ["jobs", "serve", *place, "--policy", "best"]).stderr
     assert "0 is not a time" in runner.invoke(app, ["jobs", "serve", *place, "--slice", "0s"]).stderr

@@ -12,7 +12,7 @@ from covey.engines.interrupt import Interrupt, interruptible
 from covey.errors import PlanError, WireError
 from covey.jobs.attempts import Attempts
 from covey.jobs.job_command import likeness, refusal
-from covey.jobs.job_folder import STOP, JobFolder, ServedCluster, too_large
+from covey.jobs.job_folder import JobFolder, ServedCluster, too_large
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
 from covey.jobs.job_progress import JobProgress, groups_alike
 from covey.policy.sharing import sharing_policy
@@ -99,7 +99,7 @@ class Head:
 
     def _take_stops(self) -> bool:
         """Jobs that somebody wants to end."""
-        found = [job for job in self.jobs.values() if not job.over and (self.folder.path / job.name / STOP).exists()]
+        found = [job for job in self.jobs.values() if not job.over and self.folder.is_asked_to_stop(job.name)]
         for job in found:
             if job.status == "running":
                 if self._ending.get(job.name) != "stopped":
@@ -115,7 +115,7 @@ class Head:
         for job in found:
             self._measure(job)
             asked, code = self._ending.pop(job.name, None), self.attempts.code(job)
-            asked = "stopped" if (self.folder.path / job.name / STOP).exists() else asked
+            asked = "stopped" if self.folder.is_asked_to_stop(job.name) else asked
             if code == 0:
                 self._note(job, "done")
             elif asked is not None and (code is None or code == 130 or code < 0):

@@ -114,6 +114,10 @@ class JobFolder:
     def ask_to_stop(self, name: str) -> None:
         write_whole(self.named(name) / STOP, b"")
 
+    def is_asked_to_stop(self, name: str) -> bool:
+        """Whether somebody wants this job to end."""
+        return (self.path / name / STOP).exists()
+
     def cluster(self) -> ServedCluster | None:
         """What the last head served, if there was one."""
         try:

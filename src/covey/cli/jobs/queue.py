@@ -75,6 +75,7 @@ def list_jobs(jobs: Folder = None, json: options.Json = None) -> None:
             rows = [
                 {
                     "id": job.name, "status": job.status, "workers": job.workers, "starts": job.attempt, "why": job.why,
+                    "stop_asked": not job.over and folder.is_asked_to_stop(job.name),
                     "submitted": job.request.submitted, "started": job.started, "ended": job.ended,
                     "command": job.request.command, "folder": str(folder.path / job.name),
                 }

@@ -36,9 +36,16 @@ def print_jobs(console: Console, folder: JobFolder, jobs: Sequence[KnownJob]) ->
             job.name, Text(job.status, COLORS.get(job.status, "")), str(job.workers or "-"),
             format_duration(max(0.0, end - job.request.submitted)), Text(job.request.command),
         )  # fmt: skip
-        if job.why:
-            table.add_row("", "", "", "", Text(job.why, "dim"))
+        if why := _why(folder, job):
+            table.add_row("", "", "", "", Text(why, "dim"))
     console.print(table)
+
+
+def _why(folder: JobFolder, job: KnownJob) -> str:
+    """What there is to say of a job beside its status."""
+    if job.over or not folder.is_asked_to_stop(job.name):
+        return job.why
+    return "is being stopped" if folder.is_served() else "will be stopped when covey jobs serve runs again"
 
 
 def print_rehearsals(console: Console, jobs: JobSet, found: Sequence[PolicyTimes]) -> None:
