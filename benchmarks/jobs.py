@@ -158,7 +158,10 @@ def _knowing(jobs: JobSet, rule: SharingPolicy) -> SharingPolicy:
 
     def told(job: JobView) -> JobView:
         curve, size = of[job.name]
-        return replace(job, total=curve.samples[-1] * size, converges=False, speeds=curve.table)
+        return JobView(
+            job.name, job.arrived, job.least, job.most, job.workers, job.since, job.done, curve.samples[-1] * size,
+            speeds=curve.table,
+        )  # fmt: skip
 
     return lambda view: rule(replace(view, jobs=tuple(map(told, view.jobs))))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,11 @@ from covey.cli import app
 from covey.errors import PlanError
 from covey.jobs.job_sets import JobCurve, JobSet, SetJob, checked, drawn, predicted_speeds, read_set, recorded_curves
 from covey.jobs.rehearsal import Rehearsal, RehearsalTimes, rehearse
+from covey.jobs.simulated_job import ReplayedCurve, SimulatedJob
 from covey.observe.records import recorded_runs
 from covey.policy.sharing import POLICIES
 from covey.policy.sharing.allocation import Allocation
-from covey.policy.sharing.job_view import JobsView
+from covey.policy.sharing.job_view import JobsView, JobView
 
 WRITTEN = Path(__file__).parent.parent.parent / "benchmarks/jobs_200.json"
 """200 jobs, written before any policy had been run."""
@@ -46,6 +48,27 @@ def test_times_that_can_be_worked_out_by_hand() -> None:
     assert late.ends == {"a": pytest.approx(104.0)}
 
 
+def test_a_job_of_a_rehearsal_is_seen_as_one_of_a_queue_is() -> None:
+    """What it keeps from one decision to the next is what would be found anew."""
+    curve = read_set(WRITTEN).curves[0]
+    asked = SetJob(name="a", arrives=3.0, curve=curve.name, size=2.5, most=4)
+    known = SimulatedJob(asked, ReplayedCurve(curve), {1: 90.0, 2: 170.0, 4: 300.0}, now=3.0)
+    for share in (0.0, 0.02, 0.1, 0.35, 0.9):
+        workers = 3 if share > 0.3 else 1
+        if workers != known.workers:
+            known.change(workers, "", 1.0, known.since, start=0.0)
+        known.advance(known.since + share * known.needed / curve.speed(1))
+        plain = JobView(**{field.name: getattr(known, field.name) for field in fields(JobView)})
+        assert known.left == pytest.approx(plain.left), share
+        assert known.largest_fall == pytest.approx(plain.largest_fall)
+        assert [known.speed(n) for n in range(1, 6)] == pytest.approx([plain.speed(n) for n in range(1, 6)])
+        ours, theirs = known.loss_curve, plain.loss_curve
+        assert (ours is None) == (theirs is None)
+        if ours and theirs:
+            assert [ours(n) for n in (10.0, 1e4)] == pytest.approx([theirs(n) for n in (10.0, 1e4)])
+    assert known.loss_curve and known.speeds != ((1, 90.0), (2, 170.0), (4, 300.0)), "it has learned"
+
+
 def test_taking_turns_costs_starts() -> None:
     both = jobs(one("a"), one("b"), slots=1)
     slow = Rehearsal(both, POLICIES["fair"], msgspec.structs.replace(QUICK, start=2.0)).run("fair")
@@ -57,6 +80,12 @@ def test_gandiva_packs_jobs_that_mostly_wait(compute: float, packed: bool) -> No
     curve = msgspec.structs.replace(EASY, compute=compute)
     both = Rehearsal(jobs(one("a"), one("b"), slots=1, curve=curve), POLICIES["gandiva"], QUICK).run("gandiva")
     assert (both.makespan < 120) == packed and both.makespan <= 201
+
+
+def test_flexps_follows_the_stages_of_a_job() -> None:
+    staged = SetJob(name="a", arrives=0.0, curve="easy", most=2, stages="1@40%, 2", known=True)
+    assert Rehearsal(jobs(staged), POLICIES["flexps"], QUICK).run("flexps").ends == {"a": pytest.approx(70.0)}
+    assert Rehearsal(jobs(staged), POLICIES["fifo"], QUICK).run("fifo").ends == {"a": pytest.approx(50.0)}
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -126,6 +155,8 @@ def test_the_speed_of_a_real_run_counts_the_time_in_which_it_was_scored(tmp_path
         ({"jobs": []}, "need names"),
         ({"jobs": [SetJob(name="a", arrives=0.0, curve="hard")]}, "like 'hard', and there is no such curve"),
         ({"jobs": [SetJob(name="a", arrives=0.0, curve="easy", least=3, most=3)]}, "a wants 3 to 3 workers of 2 slots"),
+        ({"jobs": [SetJob(name="a", arrives=0.0, curve="easy", stages="2")]}, "a has 1 to 1 workers, and stages '2'"),
+        ({"jobs": [SetJob(name="a", arrives=0.0, curve="easy", stages="many")]}, "'many' cannot be read"),
         ({"curves": [msgspec.structs.replace(EASY, samples=[3.0, 2.0])]}, "the curve 'easy' needs"),
         ({"curves": [msgspec.structs.replace(EASY, speeds={"many": 2.0})]}, "the curve 'easy' needs"),
         *(

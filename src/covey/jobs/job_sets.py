@@ -16,6 +16,7 @@ from covey.errors import PlanError, WireError
 from covey.jobs.job_progress import SHORTEST
 from covey.observe.journal import JournalMoment
 from covey.policy.sharing.curve_fitting import speed_model
+from covey.policy.sharing.flexps import parse_stages
 
 if TYPE_CHECKING:
     from covey.observe.records import RunRecordFolder
@@ -60,6 +61,7 @@ class SetJob(msgspec.Struct, kw_only=True, frozen=True):
     least: Natural = 1
     most: Natural = 1
     known: bool = False  # its number of samples is known before: it does not end at a target
+    stages: str = ""  # as `covey jobs submit --stages` takes them
 
 
 class JobSet(msgspec.Struct, kw_only=True, frozen=True):
@@ -104,6 +106,9 @@ def checked(found: JobSet, name: str) -> JobSet:
             raise PlanError(f"{name}: {job.name} is like {job.curve!r}, and there is no such curve")
         if not job.least <= min(job.most, found.slots):
             raise PlanError(f"{name}: {job.name} wants {job.least} to {job.most} workers of {found.slots} slots")
+        wanted = [stage.workers for stage in parse_stages(job.stages)] if job.stages else []
+        if not all(job.least <= count <= job.most for count in wanted):
+            raise PlanError(f"{name}: {job.name} has {job.least} to {job.most} workers, and stages {job.stages!r}")
     if not names or len(set(names)) < len(names):
         raise PlanError(f"{name}: jobs need names, each of its own")
     if len(names) > MOST:

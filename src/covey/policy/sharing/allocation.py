@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
 from covey.policy.sharing.job_view import JobsView, JobView, Pair
 
@@ -14,7 +16,6 @@ class Allocation:
 
     workers: Mapping[str, int]
     pairs: frozenset[Pair] = frozenset()
-    servers: Mapping[str, int] = field(default_factory=dict)  # for jobs that start now, where a policy has a wish
 
     @property
     def used(self) -> int:
@@ -31,12 +32,21 @@ def admitted(order: Iterable[JobView], slots: int) -> dict[str, int]:
     {'a': 2, 'c': 1}
     """
     given: dict[str, int] = {}
-    left = slots
-    for job in sorted(order, key=lambda job: not job.held):
-        if job.least <= left:
+    left, jobs = slots, list(order)
+    held = [job for job in jobs if not job.keepable and job.held]
+    for job in chain(held, jobs):
+        if left <= 0:
+            break
+        if job.least <= left and job.name not in given:
             given[job.name] = job.least
             left -= job.least
     return given
+
+
+def all_at_least(view: JobsView) -> dict[str, int]:
+    """The smallest number of workers for each job, if there are slots for all; else nothing."""
+    given = {job.name: job.least for job in view.jobs}
+    return given if sum(given.values()) <= view.slots else {}
 
 
 def in_turns(view: JobsView) -> list[JobView]:
@@ -49,6 +59,12 @@ def in_turns(view: JobsView) -> list[JobView]:
     return sorted(view.jobs, key=turn)
 
 
+def equal_shares(view: JobsView) -> dict[str, int]:
+    """Equal shares of the slots; where there are more jobs than slots, they take turns."""
+    given = all_at_least(view) or admitted(in_turns(view), view.slots)
+    return filled_evenly(given, view.jobs, view.slots)
+
+
 def filled_evenly(given: dict[str, int], jobs: Sequence[JobView], slots: int) -> dict[str, int]:
     """Hand out what is left, one worker at a time, always to the job that has fewest.
 
@@ -56,9 +72,18 @@ def filled_evenly(given: dict[str, int], jobs: Sequence[JobView], slots: int) ->
     {'a': 2, 'b': 6}
     """
     left = slots - sum(given.values())
-    growing = [job for job in jobs if job.name in given]
-    while left > 0 and (growing := [job for job in growing if given[job.name] < job.most]):
-        smallest = min(growing, key=lambda job: (given[job.name], job.arrived, job.name))
-        given[smallest.name] += 1
+    if left <= 0:
+        return given
+    growing = [
+        (count, job.arrived, job.name, job.most) for job in jobs if (count := given.get(job.name, job.most)) < job.most
+    ]
+    heapify(growing)
+    while left > 0 and growing:
+        count, arrived, name, most = growing[0]
+        given[name] = count + 1
         left -= 1
+        if count + 1 < most:
+            heapreplace(growing, (count + 1, arrived, name, most))
+        else:
+            heappop(growing)
     return given

@@ -56,9 +56,12 @@ def samples_to_converge(points: Points, done: float) -> float | None:
     None where no curve can be fitted, or where it never comes to that.
     """
     found = optimus_curve(points)
-    if found is None:
-        return None
-    b0, b1, b2 = found
+    return None if found is None else until_converged(found, done)
+
+
+def until_converged(fitted: tuple[float, float, float], done: float) -> float | None:
+    """The same, of a curve that was fitted."""
+    b0, b1, b2 = fitted
     # 1 / (x + b1) - 1 / (1.1 x + b1) < THRESHOLD (1 / (x + b1) + b2), with x = b0 k, is: 0 < a x^2 + b x + c
     a, c = 1.1 * THRESHOLD * b2, THRESHOLD * b1 * (1 + b1 * b2)
     b = THRESHOLD * (1.1 * (1 + b1 * b2) + b1 * b2) - 0.1
@@ -155,13 +158,14 @@ def _thinned(points: Points) -> tuple[float, Points] | None:
 
 @lru_cache(maxsize=100_000)
 def speed_model(
-    speeds: tuple[tuple[int, float], ...], servers: int = 1, batch: float = 1.0, shared_batch: bool = False
-) -> Callable[[int], float]:  # fmt: skip
+    speeds: tuple[tuple[int, float], ...], batch: float = 1.0, shared_batch: bool = False
+) -> Callable[[int], float]:
     """Samples per second by workers (Peng et al. 2018), from measured ones.
 
     A step of w workers and p servers takes a + b w / p + c w + d p seconds where each worker has a batch of its own,
-    and a M / w + b + c w / p + d w + e p where they divide one batch of M samples. Measured numbers are themselves;
-    others follow the fit. With one measurement it is as if the workers did not slow each other down.
+    and a M / w + b + c w / p + d w + e p where they divide one batch of M samples. A job has one p, so a and d p are
+    one coefficient, and so are b / p and c. Measured numbers are themselves; others follow the fit. With one
+    measurement it is as if the workers did not slow each other down.
     """
     known = {workers: speed for workers, speed in speeds if workers > 0 and speed > 0}
     if not known:
@@ -177,20 +181,20 @@ def speed_model(
     if len(known) == 1:
         ((first, speed),) = known.items()
         return lambda workers: speed * workers / first
-    coefficients = non_negative(terms(w, servers, batch) / seconds[:, None], np.ones_like(seconds))
+    coefficients = non_negative(terms(w, batch) / seconds[:, None], np.ones_like(seconds))
 
     def at(workers: int) -> float:
         if workers in known:
             return known[workers]
-        step = float(terms(np.array([float(workers)]), servers, batch)[0] @ coefficients)
+        step = float(terms(np.array([float(workers)]), batch)[0] @ coefficients)
         return samples(workers) / step if step > 0 else known[int(w[-1])]
 
     return at
 
 
-def _shared_batch_terms(w: Numbers, servers: int, batch: float) -> Numbers:
-    return np.stack([batch / w, np.ones_like(w), w / servers, w, np.full_like(w, servers)], 1)
+def _shared_batch_terms(w: Numbers, batch: float) -> Numbers:
+    return np.stack([batch / w, np.ones_like(w), w], 1)
 
 
-def _own_batch_terms(w: Numbers, servers: int, batch: float) -> Numbers:
-    return np.stack([np.ones_like(w), w / servers, w, np.full_like(w, servers)], 1)
+def _own_batch_terms(w: Numbers, batch: float) -> Numbers:
+    return np.stack([np.ones_like(w), w], 1)

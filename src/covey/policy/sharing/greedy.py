@@ -21,27 +21,27 @@ def greedy(
     {'a': (3,), 'b': (1,)}
     """
     given = dict(counts)
-    heap: list[tuple[float, str, int]] = []
+    heap: list[tuple[float, str, int, float]] = []
 
-    def offer(name: str) -> None:
-        now = costs[name](given[name])
+    def offer(name: str, now: float) -> None:
         for kind, need in enumerate(needs):
             if given[name][kind] < most[name][kind]:
-                gain = (now - costs[name](one_more(given[name], kind))) / need
-                if gain > 0:
-                    heapq.heappush(heap, (-gain, name, kind))
+                then = costs[name](one_more(given[name], kind))
+                if (gain := (now - then) / need) > 0:
+                    heapq.heappush(heap, (-gain, name, kind, then))
 
-    for name in given:
-        offer(name)
+    for name in given if room > 0 else ():
+        if given[name] != most[name]:
+            offer(name, costs[name](given[name]))
     while heap and room > 0:
-        _, name, kind = heapq.heappop(heap)
+        _, name, kind, cost = heapq.heappop(heap)
         if needs[kind] <= room:
             given[name] = one_more(given[name], kind)
             room -= needs[kind]
             if len(needs) > 1:  # what was offered of other kinds has another gain now
                 heap = [offered for offered in heap if offered[1] != name]
                 heapq.heapify(heap)
-            offer(name)
+            offer(name, cost)
     return given
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from covey.policy.sharing.curve_fitting import samples_to_converge, speed_model
+from covey.policy.sharing.curve_fitting import samples_to_converge, slaq_curve, speed_model
 
 OFTEN = 8  # decisions in a slice, at most
 
@@ -20,9 +21,9 @@ class JobStage:
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobView:
-    """A job that has arrived and not ended. Times are seconds, work is counted in samples."""
+    """A job that has arrived and not ended. Times are seconds, work is counted in samples; no policy changes it."""
 
     name: str
     arrived: float
@@ -42,14 +43,26 @@ class JobView:
 
     def speed(self, workers: int) -> float:
         """Samples per second with so many workers."""
-        return speed_model(self.speeds, self.servers, self.batch)(workers) if workers else 0.0
+        return speed_model(self.speeds, self.batch)(workers) if workers else 0.0
 
     @property
     def left(self) -> float | None:
         """Samples until it ends, as far as that is known: until its loss hardly falls any more, or to its limit."""
+        return self._left(samples_to_converge(self.curve, self.done) if self.converges else None)
+
+    def _left(self, fitted: float | None) -> float | None:
         known = None if self.total is None else max(0.0, self.total - self.done)
-        fitted = samples_to_converge(self.curve, self.done) if self.converges else None
         return known if fitted is None else fitted if known is None else min(known, fitted)
+
+    @property
+    def loss_curve(self) -> Callable[[float], float] | None:
+        """The loss after so many samples, as SLAQ fits it; None where no curve can be fitted."""
+        return slaq_curve(self.curve)
+
+    @property
+    def largest_fall(self) -> float:
+        """Of the loss, between two of its scores."""
+        return max((before[1] - after[1] for before, after in pairwise(self.curve)), default=0.0)
 
     @property
     def held(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from covey.policy.sharing.allocation import Allocation, admitted
+from covey.policy.sharing.allocation import Allocation, admitted, all_at_least
 from covey.policy.sharing.greedy import Cost, Counts, greedy
 from covey.policy.sharing.job_view import JobsView, JobView
 
@@ -14,10 +14,11 @@ def optimus(view: JobsView) -> Allocation:
 
     The paper starts every job. Where there are more jobs than slots, those with the shortest predicted time come first.
     """
-    left, usual = samples_left(view), usual_speed(view)
+    left, usual = samples_left(view), 1.0 if all(job.speeds for job in view.jobs) else usual_speed(view)
     times = {job.name: _time(job, left[job.name], usual) for job in view.jobs}
-    order = sorted(view.jobs, key=lambda job: (times[job.name]((job.least,)), job.arrived, job.name))
-    given = admitted(order, view.slots)
+    if not (given := all_at_least(view)):
+        order = sorted(view.jobs, key=lambda job: (times[job.name]((job.least,)), job.arrived, job.name))
+        given = admitted(order, view.slots)
     jobs = {job.name: job for job in view.jobs if job.name in given}
     grown = greedy(
         times, {name: (count,) for name, count in given.items()}, {name: (job.most,) for name, job in jobs.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from covey.policy.sharing.allocation import Allocation, admitted, filled_evenly, in_turns
+from covey.policy.sharing.allocation import Allocation, equal_shares
 from covey.policy.sharing.job_view import JobsView, JobView
 
 
@@ -15,16 +15,17 @@ def fifo(view: JobsView) -> Allocation:
 
 def in_order(view: JobsView, wanted: Callable[[JobView], int]) -> Allocation:
     """In the order of arrival each job gets what it wants, or what is left if that is enough for it."""
-    given = {job.name: job.least for job in view.jobs if job.held}
+    given = {job.name: job.least for job in view.jobs if not job.keepable and job.held}
+    left = view.slots - sum(given.values())
     for job in sorted(view.jobs, key=lambda job: (job.arrived, job.name)):
-        room = view.slots - sum(given.values()) + given.get(job.name, 0)
+        room = left + given.get(job.name, 0)
         if job.least > room:
             break
         given[job.name] = min(job.clamped(wanted(job)), room)
+        left = room - given[job.name]
     return Allocation(given)
 
 
 def fair(view: JobsView) -> Allocation:
     """Equal shares; where there are more jobs than slots, they take turns."""
-    order = in_turns(view)
-    return Allocation(filled_evenly(admitted(order, view.slots), order, view.slots))
+    return Allocation(equal_shares(view))

@@ -2,62 +2,71 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 
-from covey.policy.sharing.allocation import Allocation, admitted
-from covey.policy.sharing.curve_fitting import slaq_curve
-from covey.policy.sharing.greedy import Cost, greedy
+from covey.policy.sharing.allocation import Allocation, admitted, all_at_least
+from covey.policy.sharing.greedy import greedy
 from covey.policy.sharing.job_view import JobsView, JobView
 
 
 def slaq(view: JobsView) -> Allocation:
     """The next worker goes to the job that gains most from it."""
-    given, jobs = _first_workers(view)
+    given, gains = _first_workers(view)
+    most = {job.name: (job.most,) for job in view.jobs if job.name in given}
     grown = greedy(
-        {name: _cost(job, view.slice) for name, job in jobs.items()},
-        {name: (count,) for name, count in given.items()}, {name: (job.most,) for name, job in jobs.items()},
-        view.slots - sum(given.values()),
+        {name: lambda counts, gain=gain: -gain(counts[0]) for name, gain in gains.items()},  # type: ignore[misc]
+        {name: (count,) for name, count in given.items()}, most, view.slots - sum(given.values()),
     )  # fmt: skip
     return Allocation({name: counts[0] for name, counts in grown.items()})
 
 
 def slaq_maxmin(view: JobsView) -> Allocation:
     """The next worker goes to the job that will gain least of all, as long as it gains anything by it."""
-    given, jobs = _first_workers(view)
-    left, growing = view.slots - sum(given.values()), dict(jobs)
+    given, gains = _first_workers(view)
+    left, most = view.slots - sum(given.values()), {job.name: job.most for job in view.jobs}
+    growing = [(gain(given[name]), name) for name, gain in gains.items()] if left > 0 else []
+    heapify(growing)
     while left > 0 and growing:
-        name = min(growing, key=lambda name: (progress(jobs[name], given[name], view.slice), name))
-        job, now = jobs[name], given[name]
-        if now >= job.most or progress(job, now + 1, view.slice) <= progress(job, now, view.slice):
-            del growing[name]
-            continue
-        given[name] += 1
-        left -= 1
+        now, name = heappop(growing)
+        if given[name] < most[name] and (more := gains[name](given[name] + 1)) > now:
+            given[name] += 1
+            left -= 1
+            heappush(growing, (more, name))
     return Allocation(given)
 
 
 def progress(job: JobView, workers: int, seconds: float) -> float:
     """By how much the loss will fall in this time, as a share of the largest fall seen so far."""
-    samples = job.speed(workers) * seconds
-    if (left := job.left) is not None:
-        samples = min(samples, left)
-    curve = slaq_curve(job.curve)
+    return gain_of(job, seconds)(workers)
+
+
+def gain_of(job: JobView, seconds: float) -> Callable[[int], float]:
+    """The progress of a job in this time, by its workers."""
+    curve = job.loss_curve
     if curve is None:  # new jobs learn fast: as much as the most that was seen, in proportion to the workers
-        return workers / max(job.most, workers)
-    losses = [loss for _, loss in job.curve]
-    largest = max((before - after for before, after in itertools.pairwise(losses)), default=0.0)
-    return max(0.0, curve(job.done) - curve(job.done + samples)) / max(largest, 1e-12)
+        return lambda workers: workers / max(job.most, workers)
+    done, left = job.done, job.left
+    now, most, largest = curve(done), math.inf if left is None else left, max(job.largest_fall, 1e-12)
+
+    def gain(workers: int) -> float:
+        fall = now - curve(done + min(job.speed(workers) * seconds, most))
+        return fall / largest if fall > 0 else 0.0
+
+    return gain
 
 
-def _cost(job: JobView, seconds: float) -> Cost:
-    return lambda counts: -progress(job, counts[0], seconds)
+def _first_workers(view: JobsView) -> tuple[dict[str, int], dict[str, Callable[[int], float]]]:
+    """The smallest number for each job that fits, and what each gains.
 
+    Who has not run for a slice yet goes on, as it was chosen for one. Then come those that gain most by it.
+    """
+    gains = {job.name: gain_of(job, view.slice) for job in view.jobs}
 
-def _first_workers(view: JobsView) -> tuple[dict[str, int], dict[str, JobView]]:
-    """The smallest number for each job that fits, those first that gain most by it."""
+    def order(job: JobView) -> tuple[bool, float, float, str]:
+        over = not job.workers or view.now - job.since >= view.slice
+        return over, -gains[job.name](job.least) / job.least if over else 0.0, job.arrived, job.name
 
-    def order(job: JobView) -> tuple[float, float, str]:
-        return -progress(job, job.least, view.slice) / job.least, job.arrived, job.name
-
-    given = admitted(sorted(view.jobs, key=order), view.slots)
-    return given, {job.name: job for job in view.jobs if job.name in given}
+    given = all_at_least(view) or admitted(sorted(view.jobs, key=order), view.slots)
+    return given, {name: gain for name, gain in gains.items() if name in given}
