@@ -56,6 +56,12 @@ def test_curves_that_end_early_are_continued_as_expected() -> None:
     assert outlook([(1, 0.5)], 8).deviation > outlook([(1, 0.5), (2, 0.6), (3, 0.65), (4, 0.67)], 8).deviation
 
 
+def test_the_best_is_the_best_last_score_as_in_a_study() -> None:
+    curves = [Recorded(((1, 0.2), (2, 0.9), (3, 0.5))), Recorded(((1, 0.3), (2, 0.5), (3, 0.6)), seconds=2.0)]
+    found = rehearse(RandomSearch(), curves, SearchLimits(epochs=3, trials=2, slots=2))
+    assert (found.best, found.found) == (0.6, 6.0)
+
+
 def test_slots_are_used_and_never_exceeded() -> None:
     curves = [Recorded(((1, 0.1), (2, 0.2)), seconds=3.0) for _ in range(6)]
     for slots, seconds in ((1, 36.0), (2, 18.0), (4, 12.0)):

@@ -41,7 +41,7 @@ class Recorded:
 class Rehearsed(NamedTuple):
     """What a policy found, and what it took."""
 
-    best: float  # the best score of all
+    best: float  # the best of the last scores of all trials, which is that of a model that there is
     epochs: int  # of all trials together
     seconds: float  # with all slots in use
     trials: int
@@ -54,7 +54,7 @@ def rehearse(policy: SearchPolicy, recorded: Sequence[Recorded], limits: SearchL
     states: list[TrialState] = []
     parents: list[Recorded] = []
     due: list[tuple[float, int, int]] = []  # (when, trial, until)
-    now, epochs, best, found = 0.0, 0, WORST, 0.0
+    now, epochs, ended = 0.0, 0, dict[int, float]()  # when each was last scored
     while True:
         while len(due) < limits.slots:
             decision = policy.next(states, limits)
@@ -75,11 +75,12 @@ def rehearse(policy: SearchPolicy, recorded: Sequence[Recorded], limits: SearchL
             epochs += until - trial.reached
             heapq.heappush(due, (now + parents[number].seconds * (until - trial.reached), number, until))
         if not due:
-            return Rehearsed(best, epochs, now, len(states), found)
+            best = max(states, key=lambda trial: (trial.score, -trial.reached, -trial.number), default=None)
+            score, found = (best.score, ended.get(best.number, 0.0)) if best else (WORST, 0.0)
+            return Rehearsed(score, epochs, now, len(states), found)
         now, number, until = heapq.heappop(due)
         trial = states[number]
         curve = (*trial.curve, *parents[number].scores(trial.reached + 1, until))
         lost = curve[-1][1] == WORST
         states[number] = replace(trial, curve=curve, running=False, over=lost or until >= limits.epochs)
-        if (top := max(score for _, score in curve)) > best:
-            best, found = top, now
+        ended[number] = now
