@@ -2,7 +2,8 @@
 
 peers:   64 trials of the digits, at most 16 epochs each: covey's asha beside Ray Tune's and Optuna's, same space.
 samples: what asha needs of random's samples for the same best, with 10 seeds.
-fused:   the digits' MLP, 8 trials in one pass against one after the other.
+fused:   the digits' MLP, 8 trials in one pass against one after the other; and --fuse auto against never, where fusing
+         pays and where it does not: a small convolutional network.
 
 Ray Tune needs pandas, pyarrow and tensorboardX, which covey does not: without them that row is left out.
 """
@@ -30,6 +31,23 @@ from covey.tune.rehearsing import _recorded
 TRIALS, EPOCHS, FACTOR, SLOTS = 64, 16, 4, 2
 SPACE = "rate=log(1e-4, 1), momentum=uniform(0, 0.99), width=16|64"
 FILE = str(Path(__file__).parent.parent / "examples/tune.py")
+
+
+CONV = """
+import torch, covey
+from torch import nn
+
+train, test = covey.data.digits(train=True), covey.data.digits(train=False)
+
+
+def task(rate: float = 0.1, momentum: float = 0.9) -> covey.Task:
+    return covey.Task(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 32, 3), nn.ReLU(),
+            nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)),
+        data=train, optimizer=lambda params: torch.optim.SGD(params, lr=rate, momentum=momentum),
+        loss=nn.functional.cross_entropy, batch_size=32, evaluate=covey.accuracy(test),
+    )
+"""
 
 
 def timed(work: Callable[[], Any]) -> dict[str, Any]:
@@ -178,10 +196,30 @@ def fused(trials: int = 8) -> dict[str, Any]:
         for mode in ("never", "always")
     }
     scores = [[row.curve[-1][1] for row in one.trials] for one in found.values()]
+    with tempfile.TemporaryDirectory() as folder:
+        conv = Path(folder) / "conv.py"
+        conv.write_text(CONV)
+        automatic = {name: _automatic(file, space, given) for name, file in (("MLP", FILE), ("CNN", str(conv)))}
     return {
+        "auto to never": automatic,
         "a step": tune(FILE, space, epochs=1, fuse="auto", runs=False, **given).fused,  # type: ignore[arg-type]
         "whole": {mode: one.seconds for mode, one in found.items()},
         "scores apart": max(abs((a or 0) - (b or 0)) for a, b in zip(*scores, strict=True)),
+    }  # fmt: skip
+
+
+def _automatic(file: str, space: str, given: dict[str, Any], rounds: int = 3) -> dict[str, Any]:
+    """The seconds of whole searches with --fuse auto over those with never, in turns; and what it measured."""
+    seconds: dict[str, list[float]] = {"never": [], "auto": []}
+    measured = None
+    for _ in range(rounds):
+        for mode, several in seconds.items():
+            found = tune(file, space, epochs=4, fuse=mode, runs=False, **given)  # type: ignore[arg-type]
+            several.append(found.seconds)
+            measured = found.fused or measured
+    return {
+        "ratio": statistics.median(seconds["auto"]) / statistics.median(seconds["never"]), "measured": measured,
+        "seconds": seconds,
     }  # fmt: skip
 
 

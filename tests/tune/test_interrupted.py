@@ -44,10 +44,10 @@ def test_no_trial_is_lost_or_trained_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fuse: str, cut: int
 ) -> None:
     """The first part of a trial, and a later one."""
-    monkeypatch.setattr(studying, "_pool", lambda engine: TrialsHere())
+    monkeypatch.setattr(studying, "pool_of", lambda engine: TrialsHere())
     whole = search(tmp_path / "whole", fuse=fuse)
     with monkeypatch.context() as patch:
-        patch.setattr(studying, "_pool", lambda engine: Unheard(cut))
+        patch.setattr(studying, "pool_of", lambda engine: Unheard(cut))
         with pytest.raises(SystemError):
             search(tmp_path / "cut", fuse=fuse)
     found = search(tmp_path / "cut", fuse=fuse)
@@ -61,7 +61,7 @@ def test_no_trial_is_lost_or_trained_twice(
 
 def test_a_copy_that_no_file_tells_of_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pbt a new trial begins with a checkpoint; one may be there already, of a search that ended meanwhile."""
-    monkeypatch.setattr(studying, "_pool", lambda engine: TrialsHere())
+    monkeypatch.setattr(studying, "pool_of", lambda engine: TrialsHere())
     begun = RunningStudy._new
 
     def after_a_cut(self: RunningStudy, parent: int | None) -> object:

@@ -64,7 +64,7 @@ def test_the_only_metric_needs_no_name(file: str, arguments: str, wanted: str | 
 
 @pytest.mark.parametrize("fuse", ["never", "always"])
 def test_a_metric_that_is_not_finite_is_told(file: str, monkeypatch: pytest.MonkeyPatch, fuse: str) -> None:
-    monkeypatch.setattr(studying, "_pool", lambda engine: TrialsHere())
+    monkeypatch.setattr(studying, "pool_of", lambda engine: TrialsHere())
     Path(file).write_text(FILE.replace('metrics="r2"', 'metrics="my_accuracy"'))
     told: list[str] = []
     found = tune(file, "rate=0.1|1", epochs=4, slots=1, fuse=fuse, runs=False, told=told.append)
@@ -80,7 +80,7 @@ def test_to_a_policy_a_trial_that_failed_is_the_worst_whatever_it_scored_before(
 
 
 def test_fused_trials_can_be_compared_by_the_loss_of_training(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studying, "_pool", lambda engine: TrialsHere())
+    monkeypatch.setattr(studying, "pool_of", lambda engine: TrialsHere())
     found = tune(file, "rate=0.1|0.2", metric="loss", epochs=2, policy="random", fuse="always", runs=False)
     assert [row.why for row in found.trials] == ["", ""] and found.best is not None
 

@@ -85,7 +85,7 @@ class PowerCut(TrialsHere):
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studying, "_pool", lambda engine: TrialsHere())
+    monkeypatch.setattr(studying, "pool_of", lambda engine: TrialsHere())
 
 
 def search(file: str, space: str = "rate=log(0.001, 0.1)", **given: object) -> StudyResult:
@@ -179,7 +179,7 @@ def test_a_study_goes_on_where_it_stopped(
     import optuna
 
     with monkeypatch.context() as patch:
-        patch.setattr(studying, "_pool", lambda engine: PowerCut())
+        patch.setattr(studying, "pool_of", lambda engine: PowerCut())
         with pytest.raises(SystemError):
             search(file, trials=6, folder=tmp_path / "kept")
     whole = search(file, trials=6, folder=tmp_path / "kept")

@@ -15,6 +15,7 @@ from covey.policy.search import TrialMove
 from covey.run.record import RecordFolder
 from covey.tune.outcomes import StudyResult, TrialRow, best_of
 from covey.tune.segment import KEPT, Segment, SegmentOutcome, told_epochs
+from covey.tune.space import Point
 from covey.tune.storage import OptunaBook, StudyFolder
 from covey.tune.study_request import StudyRequest
 from covey.tune.trial_pool import TrialPool
@@ -49,26 +50,40 @@ class RunningStudy:
     def run(self) -> End:
         """Search until nothing is left to try; Ctrl-C, SIGTERM and SIGHUP end it with what was found."""
         with interruptible(self.interrupt):
-            for row in [row for row in self.rows if row.status == "running"]:  # an earlier process was at them
-                self._start([row])
+            self.resume()
             while not (end := self._over()):
                 self._fill()
                 if not self.busy:
                     return "trials"
                 for outcome in self.pool.finished(LOOK):
-                    self._take(outcome)
+                    self.take(outcome)
             return end
+
+    def resume(self) -> None:
+        """Start again what an earlier process was at."""
+        for row in [row for row in self.rows if row.status == "running"]:
+            self._start([row])
+
+    def begin(self, point: Point) -> TrialRow:
+        """Train a new trial with these settings to its end."""
+        row = self._new(None, point)
+        row.until = self.asked.limits.epochs
+        self._start([row])
+        return row
+
+    @property
+    def reached(self) -> bool:
+        """Whether the best trial has come to the target, where there is one."""
+        best = best_of(self.rows, self.whole.better)
+        value = best.curve[-1][1] if best else None
+        return bool(self.asked.target and value is not None and self.asked.target.reached(value))
 
     def _over(self) -> End | None:
         if self.interrupt.asked:
             return "interrupted"
         if self.asked.within is not None and time.monotonic() - self.began > self.asked.within:
             return "time"
-        best = best_of(self.rows, self.whole.better)
-        value = best.curve[-1][1] if best else None
-        if self.asked.target and value is not None and self.asked.target.reached(value):
-            return "target"
-        return None
+        return "target" if self.reached else None
 
     def _fill(self) -> None:
         """Give every free slot something to do, as the policy decides: one trial, or several that may be fused."""
@@ -101,9 +116,9 @@ class RunningStudy:
         row.until = move.until
         return row
 
-    def _new(self, parent: int | None) -> TrialRow:
-        """A trial with a point that Optuna suggests, or with that of its parent a little changed."""
-        space, fixed = self.asked.space, None
+    def _new(self, parent: int | None, fixed: Point | None = None) -> TrialRow:
+        """A trial with this point, one that Optuna suggests, or that of its parent a little changed."""
+        space = self.asked.space
         if parent is not None:
             random = Random(f"{self.asked.limits.seed}/{len(self.rows)}")
             fixed = space.perturbed(self.rows[parent].point, random)
@@ -145,7 +160,7 @@ class RunningStudy:
             begun=row.reached, seconds=row.seconds, curve=row.curve,
         )  # fmt: skip
 
-    def _take(self, outcome: SegmentOutcome) -> None:
+    def take(self, outcome: SegmentOutcome) -> TrialRow:
         """What a trial has become: it pauses, has trained to its end, or failed."""
         row = self.rows[outcome.trial]
         for process in self.busy:
@@ -161,6 +176,7 @@ class RunningStudy:
         over = row.reached >= self.asked.limits.epochs
         self._settle(row, "failed" if row.why else "finished" if over else "paused")
         self._tell(row)
+        return row
 
     def _settle(self, row: TrialRow, status: Literal["paused", "finished", "ended", "failed"]) -> None:
         row.status = status

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from covey.engines import machine
 from covey.names import task_file
 from covey.observe.facts import RunFacts
-from covey.run.record import folder_of_runs, recording
+from covey.run.record import RecordFolder, folder_of_runs, recording
 from covey.tune.outcomes import StudyResult, best_of
 from covey.tune.running import RunningStudy
 from covey.tune.segment import MODEL, told_epochs
@@ -63,7 +63,7 @@ def tune(
     """
     began = time.monotonic()
     imported_optuna()
-    with _pool(engine) as pool:  # it imports torch meanwhile
+    with pool_of(engine) as pool:  # it imports torch meanwhile
         asked = request(
             task, space, policy=policy, trials=trials, epochs=epochs, slots=slots, within=within, until=until,
             metric=metric, strategy=strategy, workers=workers, engine=engine, sampler=sampler, fuse=fuse, seed=seed,
@@ -74,10 +74,10 @@ def tune(
             engine=engine, epochs=epochs, seed=seed, command=command,
         )  # fmt: skip
         place = folder_of_runs(runs)
-        record = recording(place, _facts(whole, strategy), task, told, kind="study") if place else nullcontext()
+        record = recording(place, facts_of(whole, strategy), task, told, kind="study") if place else nullcontext()
         with record as recorded, tempfile.TemporaryDirectory(prefix="covey-study-") as scratch:
             kept = Path(folder) if folder is not None else recorded.path / "study" if recorded else Path(scratch)
-            with StudyFolder(kept, _identity(whole, asked)) as store:
+            with StudyFolder(kept, identity_of(whole, asked)) as store:
                 book = OptunaBook(kept, asked, len(store.rows()))
                 study = RunningStudy(asked, whole, store, book, pool, recorded, told)
                 whole.stopped = study.run()
@@ -86,9 +86,14 @@ def tune(
                 if save is not None and whole.best is not None:
                     shutil.copyfile(store.folder(whole.best) / MODEL, save)
             if recorded:
-                recorded.keep(whole.to_json())
-                recorded.journal.end("interrupted" if whole.stopped == "interrupted" else "searched")
+                keep(recorded, whole)
     return whole
+
+
+def keep(recorded: RecordFolder, whole: StudyResult) -> None:
+    """Write the result into the record."""
+    recorded.keep(whole.to_json())
+    recorded.journal.end("interrupted" if whole.stopped == "interrupted" else "searched")
 
 
 def conclude(whole: StudyResult) -> None:
@@ -111,11 +116,11 @@ def conclude(whole: StudyResult) -> None:
     ])  # fmt: skip
 
 
-def _pool(engine: str) -> TrialPool:
+def pool_of(engine: str) -> TrialPool:
     return ForkedTrials() if engine == "simulated" else ThreadedTrials()
 
 
-def _facts(whole: StudyResult, strategy: str) -> RunFacts:
+def facts_of(whole: StudyResult, strategy: str) -> RunFacts:
     """What a record says of a search before it starts."""
     return RunFacts(
         task=whole.task, strategy=strategy, taxonomy={}, engine=whole.engine, workers=whole.workers, seed=whole.seed,
@@ -124,7 +129,7 @@ def _facts(whole: StudyResult, strategy: str) -> RunFacts:
     )  # fmt: skip
 
 
-def _identity(whole: StudyResult, asked: StudyRequest) -> dict[str, Any]:
+def identity_of(whole: StudyResult, asked: StudyRequest) -> dict[str, Any]:
     """What makes a study another one."""
     names = ("task", "space", "policy", "metric", "better", "workers", "engine", "epochs", "seed")
     source = hashlib.sha256(task_file(whole.task).read_bytes()).hexdigest()

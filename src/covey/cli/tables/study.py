@@ -12,6 +12,8 @@ from covey.cli.progress.run_history import number
 from covey.simulate.units import format_duration
 from covey.tune.outcomes import StudyResult, TrialRow
 from covey.tune.rehearsing import StudyRehearsal
+from covey.tune.tenants.rehearsing import TenantsRehearsal
+from covey.tune.tenants.searching import TenantsResult
 
 FEW = 12  # trials that are shown, unless all are asked for
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#@"
@@ -47,6 +49,28 @@ def print_study(console: Console, whole: StudyResult, everything: bool = False) 
     console.print(Text(whole.verdict, "bold green" if whole.train else "bold"), soft_wrap=True)
     if whole.train:
         console.print(Text(whole.train), soft_wrap=True)
+
+
+def print_tenants(console: Console, whole: TenantsResult, everything: bool = False) -> None:
+    """The study of each task, and what all of them took."""
+    for one in whole.tenants:
+        console.print(Text(one.task, "bold"))
+        print_study(console, one, everything)
+        console.print()
+    took = f", {whole.samples:,} samples in {format_duration(whole.seconds)}"
+    console.print(Text(whole.verdict + took, "bold"), soft_wrap=True)
+
+
+def print_tenants_rehearsal(console: Console, found: TenantsRehearsal) -> None:
+    """A line for each rule, and the verdict."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("policy", "until a task has its best"):
+        table.add_column(Text(name), justify="left" if name == "policy" else "right")
+    for name, seconds in found.seconds.items():
+        style = "bold green" if name == found.best else ""
+        table.add_row(Text(name, style), Text(format_duration(seconds), style))
+    console.print(table)
+    console.print(Text(f"\n{found.verdict}", "bold"), soft_wrap=True)
 
 
 def curve(row: TrialRow, low: float, high: float, epochs: int, bars: str) -> str:

@@ -20,10 +20,10 @@ from covey.cli.typed_flags import typed
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
-    from covey.tune import StudyResult
+    from covey.tune import StudyResult, TenantsResult
 
 SEARCH = "How to search"
-OF_REHEARSAL = ("task", "rehearse", "slots", "json", "quiet", "verbose")
+OF_REHEARSAL = ("tasks", "rehearse", "slots", "json", "quiet", "verbose")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class SpaceFlags(options.FlagGroup):
         str, flag("--space", "SPACE", "What to choose from, such as 'rate=log(1e-4, 1), width=16|64'.", SEARCH)
     ] = ""
     policy: Annotated[
-        str, flag("--policy", "NAME", "Who goes on: asha, random, hyperband, pop, tupaq or pbt, with settings.", SEARCH)
+        str,
+        flag("--policy", "NAME", "asha, random, hyperband, pop, tupaq or pbt; of several tasks easeml.", SEARCH),
     ] = "asha"
     sampler: Annotated[
         Literal["random", "tpe"], flag("--sampler", "NAME", "How Optuna suggests: random or tpe.", SEARCH)
@@ -93,8 +94,12 @@ class StudyKeepFlags(options.FlagGroup):
 def command(
     *,
     context: typer.Context,
-    task: Annotated[
-        str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and the name of a function that makes a Task.")
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE[:NAME]…",
+            help="A Python file, and the name of a function that makes a Task. Several share the slots by easeml.",
+        ),
     ],
     space: SpaceFlags,
     trial: TrialFlags,
@@ -118,18 +123,27 @@ def command(
         if rehearse:
             if unread := typed(context, [name for name in context.params if name not in OF_REHEARSAL]):
                 raise PlanError(f"--rehearse reads a finished study, and trains nothing: omit it, or {unread}")
-            _rehearse(Path(task), space, output)
+            if len(tasks) > 1:
+                raise PlanError("--rehearse reads one file: that which covey tune --json wrote, of one task or several")
+            _rehearse(Path(tasks[0]), space, output)
             return
         _refuse_early(space, budget, kept)
+        if len(tasks) > 1 and kept.save is not None:
+            raise PlanError("--save writes one model, and each task has one: omit it, or name one file")
         load_plugins(plugin, manner)
         with importing(manner):
-            from covey.tune import tune
+            from covey.tune import tune, tune_tenants
 
+        asked = {
+            "command": shlex.join(["covey", *sys.argv[1:]]), "runs": record.folder, "told": teller(manner),
+            **space.arguments(), **trial.arguments(), **budget.arguments(), **kept.arguments(),
+        }  # fmt: skip
         with page_beside(page, record.folder, teller(manner)):
-            whole = tune(
-                task, command=shlex.join(["covey", *sys.argv[1:]]), runs=record.folder, told=teller(manner),
-                **space.arguments(), **trial.arguments(), **budget.arguments(), **kept.arguments(),
-            )  # fmt: skip
+            if len(tasks) > 1:
+                asked.pop("save")
+                whole: StudyResult | TenantsResult = tune_tenants(tasks, **asked)
+            else:
+                whole = tune(tasks[0], **asked)
         _tell(whole, kept, output)
 
 
@@ -148,24 +162,37 @@ def _refuse_early(space: SpaceFlags, budget: StudyBudgetFlags, kept: StudyKeepFl
         atomic_file.check(kept.save, f"--save {kept.save}", "model.safetensors")
 
 
-def _tell(whole: StudyResult, kept: StudyKeepFlags, output: options.OutputFlags) -> None:
-    from covey.cli.tables.study import print_study
+def _tell(whole: StudyResult | TenantsResult, kept: StudyKeepFlags, output: options.OutputFlags) -> None:
+    from covey.cli.tables.study import print_study, print_tenants
+    from covey.tune import StudyResult
 
+    studies = [whole] if isinstance(whole, StudyResult) else whole.tenants
     with json_file.written(output.json, whole.to_json):
         if output.voice != "quiet":
-            print_study(json_file.console(output.json), whole, everything=output.voice == "verbose")
+            console, everything = json_file.console(output.json), output.voice == "verbose"
+            if isinstance(whole, StudyResult):
+                print_study(console, whole, everything=everything)
+            else:
+                print_tenants(console, whole, everything=everything)
     if whole.stopped == "interrupted":
         if kept.folder is not None:
             typer.echo(f"Interrupted; go on with --continue {kept.folder}.", err=True)
         raise typer.Exit(INTERRUPTED)
-    if whole.best is None:
+    if any(one.best is None for one in studies):
         raise typer.Exit(1)
 
 
 def _rehearse(study: Path, space: SpaceFlags, output: options.OutputFlags) -> None:
-    from covey.cli.tables.study import print_rehearsal
+    from covey.cli.tables.study import print_rehearsal, print_tenants_rehearsal
     from covey.tune.rehearsing import rehearsal_of
+    from covey.tune.tenants.rehearsing import is_of_tenants, tenants_rehearsal_of
 
+    if is_of_tenants(study):
+        shared = tenants_rehearsal_of(study, space.slots)
+        with json_file.written(output.json, shared.to_json):
+            if output.voice != "quiet":
+                print_tenants_rehearsal(json_file.console(output.json), shared)
+        return
     found = rehearsal_of(study, space.slots)
     with json_file.written(output.json, found.to_json):
         if output.voice != "quiet":

@@ -1,0 +1,1 @@
+"""Whose model is trained next, where several tasks share the slots?"""
