@@ -101,6 +101,8 @@ def cost(pieces: Pieces, epochs: int = 12) -> dict[str, Any]:
                     for workers in order
                 }
                 ranged, fixed = results["2:4"], results["4"]
+                if {ranged.stopped, fixed.stopped} != {"budget"}:
+                    raise SystemExit("a run was interrupted, so its pair does not count")
                 sent = ranged.traffic.bytes / max(fixed.traffic.bytes, 1)
                 pieces.add(strategy, [ranged.seconds / fixed.seconds, sent, fixed.seconds])
     found: dict[str, Any] = {}
