@@ -150,13 +150,13 @@ def serve(line: socket.socket) -> None:
     """Fork a child for each wish, and tell its number and its end, until nobody can wish any more."""
     from numba.core.registry import cpu_target
 
-    import covey.cli
+    from covey.cli import app
     from covey.engines.process.forking.fork_server import import_all
 
     import_all("covey.run.roles")
     import_module("covey.exchange.kernels.cpu")
     cpu_target.target_context.refresh()  # what numba imports when it loads its first function
-    assert covey.cli and len(os.listdir("/proc/self/task")) == 1, "a fork would lack the other threads"
+    assert app and len(os.listdir("/proc/self/task")) == 1, "a fork would lack the other threads"
     gc.freeze()
     loaded = inherited.early(os.environb)
     children: dict[int, tuple[int, socket.socket]] = {}  # by what is readable when they have ended

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -7,11 +8,15 @@ from dataclasses import is_dataclass
 from inspect import signature, unwrap
 
 import pytest
+from typer import Context
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 import covey
 from covey.cli import app
+from covey.cli.tables import overview
 
 COMMANDS = ("run", "simulate", "calibrate", "launch", "strategies", "doctor")
 FLAGS = {
@@ -27,6 +32,7 @@ def test_help_needs_no_torch() -> None:
     code = """
 import sys
 from covey.cli import app
+from covey.cli.tables import overview
 try:
     app(["--help"])
 except SystemExit:
@@ -36,6 +42,40 @@ print([name for name in slow if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n"), done.stdout
+
+
+@pytest.mark.parametrize(("asked", "status"), [([], 2), (["-h"], 0), (["--help"], 0)])
+def test_the_overview_needs_neither_typer_nor_rich(asked: list[str], status: int) -> None:
+    code = "import sys; from covey.cli import main\ntry: main()\nfinally: assert not {'typer', 'rich'} & {*sys.modules}"
+    done = subprocess.run([sys.executable, "-c", code, *asked], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, "") and done.stdout.startswith("Usage: covey [OPTIONS] COMMAND")
+
+
+def test_the_overview_says_of_each_command_what_typer_says() -> None:
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    first = {name: (one.help or "").split("\n\n")[0] for name, one in command.commands.items()}
+    assert {name: " ".join(sentence.split()) for name, sentence in first.items()} == overview.COMMANDS
+    assert command.help == overview.PURPOSE
+    options = command.get_params(Context(command, **command.context_settings))
+    assert {", ".join(one.opts): vars(one)["help"] for one in options} == overview.OPTIONS
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_the_overview_keeps_to_the_terminal(columns: int) -> None:
+    shown = overview.overview(columns)
+    assert max(map(len, shown.splitlines())) <= columns
+    for sentences in (overview.COMMANDS, overview.OPTIONS):
+        assert all(f"{name} {sentence}" in " ".join(shown.split()) for name, sentence in sentences.items())
+
+
+def test_a_reader_of_the_overview_may_leave() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        command = [sys.executable, "-m", "covey", "--help"]
+        done = subprocess.run(command, check=False, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_covey_is_imported_without_what_only_some_need() -> None:

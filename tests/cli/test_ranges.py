@@ -8,8 +8,8 @@ from typing import get_type_hints
 import pytest
 
 from covey import catalog
-from covey.cli.ranges import allowed
 from covey.cli.tables.codec import describe
+from covey.cli.tables.ranges import allowed
 from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from tests.conftest import Golden
 

@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+if TYPE_CHECKING:
+    from covey.cli.application import app as app
 
-from covey.cli import (
-    advise,
-    calibrate,
-    check_strategy,
-    compare,
-    data,
-    demo,
-    doctor,
-    federate,
-    jobs,
-    lab,
-    launch,
-    models,
-    run,
-    runs,
-    scale,
-    simulate,
-    strategies,
-    trace,
-)  # fmt: skip
-from covey.cli.layouts import cut, search
-from covey.cli.models import serving
-from covey.cli.models.versions import lineage
-from covey.cli.progress import page
-from covey.cli.tuning import tune
-from covey.version import __version__
-
-app = typer.Typer(
-    name="covey",
-    help="Train a PyTorch model on many workers, with any distributed strategy, by changing one word.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,  # cli/errors.py says what went wrong
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("demo")(demo.command)
-app.command("run")(run.command)
-app.command("simulate")(simulate.command)
-app.command("calibrate")(calibrate.command)
-app.command("compare")(compare.command)
-app.command("advise")(advise.command)
-app.command("scale")(scale.command)
-app.command("tune")(tune.command)
-app.command("cut")(cut.command)
-app.command("search")(search.command)
-app.command("trace")(trace.command)
-app.command("launch", cls=launch.ScriptFirst, context_settings={"allow_interspersed_args": False})(launch.command)
-app.command("strategies")(strategies.command)
-app.command("check-strategy")(check_strategy.command)
-app.command("doctor")(doctor.command)
-app.command("page")(page.command)
-app.command("serve")(serving.command)
-app.command("lineage")(lineage)
-app.add_typer(federate.app, name="federate")
-app.add_typer(runs.app, name="runs")
-app.add_typer(data.app, name="data")
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(models.app, name="models")
-app.add_typer(lab.app, name="lab")
+COMPLETING = "_COVEY_COMPLETE"  # set by the shell while the Tab key is pressed
 
 
 def main() -> None:
@@ -73,19 +18,29 @@ def main() -> None:
         # A terminal that cannot show a bar or an arrow gets a question mark, not a crash.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    asked = sys.argv[1:]
+    if COMPLETING not in os.environ and (not asked or asked in (["-h"], ["--help"])):
+        _print_overview()
+        sys.exit(0 if asked else 2)  # without arguments, as typer does
+    from covey.cli.application import app
+
     app(prog_name="covey")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"covey {__version__}")
-        raise typer.Exit
+def _print_overview() -> None:
+    from covey.cli.tables.overview import overview
+
+    try:
+        print(overview(), flush=True)
+    except BrokenPipeError:  # a reader that has enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
-@app.callback()
-def _covey(
-    version: Annotated[
-        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+def __getattr__(name: str) -> Any:
+    """The commands, imported when they are asked for: the overview needs neither typer nor rich."""
+    if name == "app":
+        from covey.cli.application import app
+
+        return app
+    raise AttributeError(f"module 'covey.cli' has no attribute {name!r}")

@@ -165,7 +165,7 @@ def _topologies(entry: Entry, strategy: Strategy) -> list[str]:
 
 def _setting(field: Field[Any], strategy: Strategy, spec: str, hints: dict[str, Any]) -> dict[str, Any]:
     """A setting's default, what it is here (some follow from the number of workers), and what it may be."""
-    from covey.cli.ranges import allowed
+    from covey.cli.tables.ranges import allowed
 
     default = None if field.default is MISSING else field.default
     may_be = allowed(spec, strategy.name, field.name, hints[field.name], WORKERS)

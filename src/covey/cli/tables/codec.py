@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import torch
 
 from covey import catalog, compose
-from covey.cli.ranges import allowed
+from covey.cli.tables.ranges import allowed
 from covey.exchange.codecs.by_name import CODECS, WRAPPERS
 from covey.model.flat import Form
 from covey.spec import bind, parse
