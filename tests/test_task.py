@@ -294,7 +294,8 @@ def test_an_optimizer_of_other_parameters_is_refused(strategy: str) -> None:
         (0.9, "must give numbers by name"),
         ({"accuracy": 0.9, 3: 0.1}, "must give numbers by name"),
         ({}, "gave no number at all"),
-        ({"accuracy": 0.9, "samples": 3}, "'samples', which every line of the history has"),
+        ({"accuracy": 0.9, "samples": 3}, "'samples', a name of the history's own"),
+        ({"loss": 0.9, "training_loss": 3}, "'training_loss', a name of the history's own"),
         ({"accuracy": torch.ones(2)}, "must give one number for 'accuracy'"),
     ],
 )

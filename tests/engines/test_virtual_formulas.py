@@ -36,6 +36,11 @@ def timed(spec: str, workers: int, world: Cluster) -> Result:
     )  # fmt: skip
 
 
+def test_what_is_only_timed_has_no_loss() -> None:
+    found = timed("bsp", 2, Cluster())
+    assert found.history and all(row["loss"] is None for row in found.history) and "loss" not in repr(found)
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("workers", [2, 5, 16])
 def test_a_ring_by_its_formula(workers: int, world: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ def test_one_client_is_plain_training(task: Task) -> None:
     """One client with all samples: its steps are those of its own optimizer, and the mean is its model."""
     found = run(task, "fedavg(epochs=4, batch=all)", clients=1, rounds=2)
     assert (weights(found) - full_batch_steps(task, 8)).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("strategy", ["fedavg(epochs=3)", "fedsgd", "fedbuff(epochs=3, buffer=6)"])
+def test_every_pass_over_the_samples_counts(task: Task, strategy: str) -> None:
+    found = run(task, strategy, rounds=2)
+    assert found.participation
+    reported = sum(one.samples for one in found.participation.rounds)
+    assert found.samples == reported * (1 if strategy == "fedsgd" else 3) == found.history[-1]["samples"]
 
 
 def test_no_client_takes_over_the_momentum_of_another(task: Task) -> None:
@@ -327,6 +336,11 @@ def test_what_cannot_work_is_refused_with_what_would(given: dict[str, Any], told
         object.__setattr__(task, "data", torch.utils.data.TensorDataset(*task.data.tensors[:2]))  # type: ignore[union-attr]
     with pytest.raises(PlanError, match=told):
         run(task, **given)
+
+
+def test_clients_divide_the_data_of_a_task() -> None:
+    with pytest.raises(PlanError, match="the task has no data: give data=…, which partition=… divides among"):
+        run(replace(regression(), data=None))
 
 
 def test_what_belongs_to_one_long_training_is_refused() -> None:

@@ -35,6 +35,8 @@ def test_a_name_and_a_number_belong_to_one_client_for_ever(tmp_path: Path) -> No
     folder.revoke("alice")
     with pytest.raises(PlanError, match="for good, also after it was revoked.*use another, such as alice-2"):
         folder.add("alice", 50, tmp_path / "again.key")
+    with pytest.raises(PlanError, match="alice is enrolled already"):  # also where another file would be no help
+        folder.add("alice", 50, tmp_path / "alice.key")
     assert folder.add("bob", 50, tmp_path / "bob.key").number == 1
     assert [one.revoked for one in folder.guests().guests] == [True, False]
     with pytest.raises(PlanError, match="nobody is enrolled as 'carol'; there are: alice, bob"):

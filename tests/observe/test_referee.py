@@ -53,6 +53,14 @@ def test_the_training_loss_can_be_a_target_unless_the_score_has_one() -> None:
     assert not Referee(1, target).judge(0.0, 1, 0, {"loss": 0.5}, 0.05)
 
 
+def test_the_training_loss_is_kept_beside_a_loss_of_the_score() -> None:
+    referee = Referee(every=100)
+    referee.judge(1.0, 100, 8, {"loss": 0.5}, 0.7)
+    referee.judge(1.5, 100, 9, {"loss": 0.4}, math.nan)
+    assert referee.history == [{"seconds": 1.5, "samples": 100, "bytes": 9, "loss": 0.4, "training_loss": 0.7}]
+    assert referee.metrics() == {}
+
+
 def test_an_unknown_metric_is_refused_with_what_there_is() -> None:
     with pytest.raises(PlanError, match=r"bleu>=1\.0 names no metric .* There are: accuracy, f1, loss"):
         Referee(1, Target("bleu", 1.0)).judge(0.0, 1, 0, {"f1": 0.1, "accuracy": 0.1}, 0.0)

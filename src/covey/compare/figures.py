@@ -74,7 +74,8 @@ def _final(result: Result, whole: Comparison) -> float | None:
 
 def metric_of(result: Result) -> str:
     """The metric of the task; the loss where it has none."""
-    named = [name for row in result.history[:1] for name in row if name not in ("seconds", "samples", "bytes", "loss")]
+    ours = ("seconds", "samples", "bytes", "loss", "training_loss")
+    named = [name for row in result.history[:1] for name in row if name not in ours]
     return named[0] if named else "loss"
 
 

@@ -165,7 +165,7 @@ class Buffering:
             if isfinite(loss):
                 await self.node.note("loss", loss)
             await self.node.note("update")
-            await self.node.note("samples", done.samples)
+            await self.node.note("samples", done.samples * self.service.passes)
             await self.node.sleep(0)  # a score of this model may end the run before the next update begins
 
     async def shortest(self) -> float:

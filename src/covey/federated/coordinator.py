@@ -56,6 +56,7 @@ class FederatedService:
         select: Makes the selection of a round; None: those who check in first.
         spending: What rounds spend of a privacy budget.
         tries: How often in a row too few clients may check in before the run ends; None: it waits for them.
+        passes: How often a client trains on each of its samples in a round.
     """
 
     rounds: int
@@ -66,6 +67,7 @@ class FederatedService:
     select: Callable[[], Selection] | None = None
     spending: Spending | None = None
     tries: int | None = None
+    passes: int = 1
 
     def selection(self) -> Selection:
         return self.select() if self.select else Selection(self.terms)
@@ -203,7 +205,7 @@ class RoundCoordinator:
             if isfinite(end.loss):
                 await self.node.note("loss", end.loss)
             await self.node.note("update")
-            await self.node.note("samples", end.samples)
+            await self.node.note("samples", end.samples * self.service.passes)
             await self.node.sleep(0)  # a score of this model may end the run before the next round begins
 
     async def give_up(self, number: int, began: float) -> None:

@@ -50,7 +50,12 @@ class LocalPlan:
 
     def batches(self, samples: int, usual: int) -> float:
         """The batches of the task's `usual` size that a client of so many samples computes."""
-        return max(1, self.epochs) * samples / usual
+        return self.passes * samples / usual
+
+    @property
+    def passes(self) -> int:
+        """How often a client computes with each of its samples."""
+        return max(1, self.epochs)
 
 
 @dataclass(frozen=True, slots=True)

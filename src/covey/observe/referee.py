@@ -82,7 +82,7 @@ class Referee:
 
     def metrics(self) -> dict[str, float]:
         """What the last score said."""
-        ours = ("seconds", "samples", "bytes", "loss")
+        ours = ("seconds", "samples", "bytes", "loss", "training_loss")
         row = self.history[-1] if self.history else {}
         return {name: float(value) for name, value in row.items() if name not in ours and value is not None}
 
@@ -128,16 +128,17 @@ class Referee:
         self._step = step
 
     def judge(self, seconds: float, samples: int, bytes: int, metrics: Mapping[str, float], loss: float) -> bool:
-        """Write a line of history; True when the target is reached. A metric `loss` of the user's goes before ours.
+        """Write a line of history; True when the target is reached. Beside a metric `loss` ours is `training_loss`.
 
         At the end of a run the model may have changed since a score after as many samples: that line is replaced.
         """
         measured = {name: value for name, value in metrics.items() if name.startswith(MEASURED)}
         metrics = {name: value for name, value in metrics.items() if name not in measured}
         if self.history and self.history[-1]["samples"] == samples:
-            before = self.history.pop()["loss"]
+            row = self.history.pop()
+            before = row.get("training_loss", row["loss"])
             loss = loss if before is None or not isnan(loss) else before
-        scores = {**metrics, "loss": metrics.get("loss", loss)}
+        scores = {**metrics, "training_loss" if "loss" in metrics else "loss": loss}
         self.history.append({"seconds": seconds, "samples": samples, "bytes": bytes, **scores})
         if samples > self.known:
             self.told(self.history[-1], {name.removeprefix(MEASURED): value for name, value in measured.items()})

@@ -118,6 +118,10 @@ class Result(RunFacts, kw_only=True, dict=True):
     def keep_ema(self, averages: dict[str, Any]) -> None:
         self.__dict__["_ema"] = averages
 
+    def tell_untrained(self) -> None:
+        """Only time was simulated: no line of the history has a loss."""
+        self.history = [{**row, "loss": None} for row in self.history]
+
     def tell_membership(self, events: list[MembershipEvent], repeated: int) -> None:
         """Who came and went, in a run in which somebody did; what earlier attempts had done in vain."""
         self.membership = events

@@ -198,4 +198,5 @@ class WatchedFolder:
 
 def measured(row: Row) -> dict[str, int | float | None]:
     """The user's own metrics of a score."""
-    return {name: value for name, value in row.items() if name not in ("seconds", "samples", "bytes", "loss")}
+    ours = ("seconds", "samples", "bytes", "loss", "training_loss")
+    return {name: value for name, value in row.items() if name not in ours}

@@ -15,7 +15,7 @@ from covey.report.page import Cell, DrawnRun, Page, render
 from covey.simulate.units import format_bytes, format_duration
 
 WHERE = ("seconds", "samples", "bytes")
-OURS = (*WHERE, "loss")
+OURS = (*WHERE, "loss", "training_loss")
 POINTS = 200  # of a curve; a notebook is kept with all that it shows
 TALL = 520  # pixels of the frame; what is longer scrolls
 

@@ -167,6 +167,8 @@ def _train(
         score.assemble(outcome.snapshots)
         best.tell(result)
         _keep_models(result, score, given.output.save)
+    else:
+        result.tell_untrained()
     return result
 
 

@@ -29,7 +29,7 @@ from covey.task.private import PrivateSgd
 from covey.task.schedule import MakeScheduler, check_scheduler
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-HISTORY = ("seconds", "samples", "bytes")  # names that the lines of a result's history have for themselves
+HISTORY = ("seconds", "samples", "bytes", "training_loss")  # names that a result's history has for itself
 Score = Callable[[nn.Module], Mapping[str, float]]
 CALLED_WITH = {
     "model": (), "optimizer": ("params",), "loss": ("output", "y"), "step": ("model", "batch"), "evaluate": ("model",),
@@ -257,7 +257,7 @@ def scores(found: object) -> dict[str, float]:
         )
     for name, value in found.items():
         if name in HISTORY:
-            raise PlanError(f"Task: evaluate(model) gives {name!r}, which every line of the history has: rename it")
+            raise PlanError(f"Task: evaluate(model) gives {name!r}, a name of the history's own: rename it")
         if not isinstance(value, int | float | Tensor | SupportsFloat) or getattr(value, "numel", lambda: 1)() != 1:
             raise PlanError(f"Task: evaluate(model) must give one number for {name!r}, not {describe(value)}")
     return {name: float(value) for name, value in found.items()}

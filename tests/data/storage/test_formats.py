@@ -90,10 +90,17 @@ def test_arrays_of_mosaicml_say_in_their_bytes_what_their_column_does_not(encodi
         read(head + array.tobytes() + b"0")
 
 
+def test_the_values_of_pairs_are_x_and_y_unless_they_are_named(tmp_path: Path) -> None:
+    covey.data.pack([(1, 2)], tmp_path / "usual")
+    covey.data.pack([(1, 2)], tmp_path / "named", columns=("a", "b"))
+    assert covey.data.remote(tmp_path / "usual")[0] == {"x": 1, "y": 2}
+    assert covey.data.remote(tmp_path / "named")[0] == {"a": 1, "b": 2}
+
+
 def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     for number, (data, said) in enumerate(
         [
-            ([(1, 2)], "a sample has 2 values, and columns names 0"),
+            ([(1, 2, 3)], "a sample has 3 values, and columns names 2"),
             ([{"x": object()}], "column 'x' has a object, which cannot be packed: pickles are refused"),
             ([{"x": np.array([object()])}], "an array of Python objects"),
             ([], "data is empty"),
@@ -102,6 +109,8 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(PlanError, match=said):
             covey.data.pack(data, tmp_path / str(number))
+    with pytest.raises(PlanError, match='columns="a,b": samples are dicts and have names: omit it'):
+        covey.data.pack([{"x": 1, "y": 2}], tmp_path / "named", columns=("a", "b"))
     with pytest.raises(PlanError, match="unknown format 'tarr'; did you mean 'tar'"):
         covey.data.pack([{"x": 1}], tmp_path / "new", "tarr")
     (tmp_path / "full").mkdir()

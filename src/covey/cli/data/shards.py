@@ -46,7 +46,7 @@ def pack(
         from covey.data.storage.packing import pack as write
         from covey.simulate.units import parse_size
 
-        names = tuple(name.strip() for name in (columns or "x,y").split(",") if name.strip())
+        names = tuple(name.strip() for name in (columns or "").split(",") if name.strip())
         index = write(_given(data, of, columns), folder, format, names, int(parse_size(shard_size)))
         told = {"place": str(folder), "format": format, "shards": len(index.shards)}
         told |= {

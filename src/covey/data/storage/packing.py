@@ -19,9 +19,10 @@ from covey.data.storage.index import INDEX, ShardEntry, ShardIndex, hashed
 from covey.data.storage.source import FolderSource
 from covey.data.storage.stored import FORMATS, StoredData
 from covey.errors import CoveyError, PlanError
-from covey.names import meant
+from covey.names import meant, option
 
 SHARD = 1 << 26  # bytes of a shard, about
+USUAL = ("x", "y")  # names of the values of a sample
 Row = dict[str, Any]
 
 
@@ -34,7 +35,7 @@ def pack(
         data: A data set with `len(data)` and `data[i]`, or a tuple of tensors. A sample is a dict, tuple or value.
         folder: Where to; it must be empty, or not exist yet.
         format: `"mds"`, `"tar"`, `"safetensors"` or `"parquet"`.
-        columns: The names of the values of a sample, if samples are not dicts.
+        columns: The names of the values of a sample, if samples are not dicts; usually x and y.
         shard_bytes: The size of a shard, about.
 
     >>> index = covey.data.pack((torch.randn(100, 8), torch.arange(100)), "packed", columns=("x", "y"))
@@ -91,11 +92,15 @@ def _rows(data: Any, columns: tuple[str, ...]) -> Iterator[Row]:
     else:
         samples = (data[number] for number in range(len(data))) if hasattr(data, "__getitem__") else iter(data)
     for sample in samples:
-        if not isinstance(sample, dict):
+        if isinstance(sample, dict):
+            if columns:
+                raise PlanError(f"{option('columns', ','.join(columns))}: samples are dicts and have names: omit it")
+        else:
             values = sample if isinstance(sample, tuple | list) else (sample,)
-            if len(columns) != len(values):
-                raise PlanError(f"a sample has {len(values)} values, and columns names {len(columns)}: name each")
-            sample = dict(zip(columns, values, strict=True))
+            names = columns or USUAL
+            if len(names) != len(values):
+                raise PlanError(f"a sample has {len(values)} values, and columns names {len(names)}: name each")
+            sample = dict(zip(names, values, strict=True))
         yield {str(name): _plain(str(name), value) for name, value in sample.items()}
 
 

@@ -118,8 +118,6 @@ class KeyFolder:
             raise PlanError(f"{name!r}: use up to 64 letters, digits, dots, dashes and underscores as a name")
         if not 0 < samples <= MOST_SAMPLES:
             raise PlanError(f"--samples {samples}: a report counts at least 1 sample, and at most {MOST_SAMPLES}")
-        if to.exists():
-            raise PlanError(f"{to} is there already: name another file with --out, so that no key is lost")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             known = self.guests()
@@ -128,6 +126,8 @@ class KeyFolder:
                     f"{name} is enrolled already, and a name is one key's for good, also after it was revoked: clients "
                     f"know each other by name, and nobody may take the place of {name}; use another, such as {name}-2"
                 )
+            if to.exists():
+                raise PlanError(f"{to} is there already: name another file with --out, so that no key is lost")
             if not self._service.exists():
                 write_secret(self._service, new_pair())
             pair = new_pair()

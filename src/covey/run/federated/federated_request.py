@@ -72,6 +72,8 @@ def federated_request(
     if given.virtual.timing_only and (until or given.output.save):
         raise PlanError(f"{option('timing_only', True)} trains nothing: omit {option('until')} and {option('save')}")
     refuse_private(chosen, task, given.virtual.timing_only)
+    if task.dataset is None:
+        raise PlanError(f"the task has no data: give data=…, which {option('partition')} divides among the clients")
     data = build.data_of(task)
     if given.virtual.timing_only and crowd.clients > check_data(data):  # as if each had one batch
         samples = [torch.arange(task.batch_size)] * crowd.clients

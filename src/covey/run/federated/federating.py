@@ -192,7 +192,8 @@ def _train(
     form = asked.strategy.form.make(replicas[COORDINATOR].layout, seed)
     private.form = form
     service = FederatedService(
-        asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending, TRIES
+        asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending, TRIES,
+        asked.strategy.local.passes,
     )
     plan = service_plan(asked, service, private)
     score: ScoredModel | None = None
@@ -218,6 +219,8 @@ def _train(
         result.keep_weights(score.state())
         if unsaved := save_model(result, given.output.save):
             raise unsaved
+    else:
+        result.tell_untrained()
     return result
 
 

@@ -189,7 +189,8 @@ class Serving:
         private = self.private
         private.form = asked.strategy.form.make(replica.layout, asked.options.training.seed)
         service = FederatedService(
-            asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending
+            asked.rounds, asked.terms, asked.strategy.step, steering, log, private.select, private.spending,
+            passes=asked.strategy.local.passes,
         )
         plan = service_plan(asked, service, private)
         size = replica.flat.nbytes + replica.buffers.nbytes
