@@ -107,15 +107,17 @@ def _fields(kind: type[Message]) -> _Fields:
 
 def payload(message: Message) -> int:
     """Bytes of exchange that the message carries: its tensors, 8 for every float, and what else it says counts."""
-    if not message.counted:
-        return 0
+    return sizes(message)[0]
+
+
+def sizes(message: Message) -> tuple[int, int, bool]:
+    """Its payload, the bytes of its vectors, and whether it has any."""
     names, floats = _fields(type(message))
-    size = 8 * len(floats)
-    for name in names:
-        size += getattr(message, name).nbytes
-    for name in message.sized:
+    carried = sum([getattr(message, name).nbytes for name in names]) if names else 0
+    size = carried + 8 * len(floats) if message.counted else 0
+    for name in message.sized if message.counted else ():
         size += len(msgspec.msgpack.encode(getattr(message, name)))
-    return size
+    return size, carried, bool(names)
 
 
 def vectors(message: Message) -> list[Vector]:
@@ -126,8 +128,9 @@ def vectors(message: Message) -> list[Vector]:
 
 def check_finite(message: Message, to: Address) -> None:
     """Refuse a message that would spoil its receiver's numbers for good."""
-    carried = vectors(message)
-    if not carried or not message.finite or not message.counted or all(vector.finite() for vector in carried):
+    if not _fields(type(message)).vectors or not message.finite or not message.counted:
+        return
+    if all(vector.finite() for vector in vectors(message)):
         return
     name, step = type(message).__name__, getattr(message, "step", None)
     what = f"a{'n' if name[0] in 'AEIOU' else ''} {name}" + (f" of step {step}" if step is not None else "")

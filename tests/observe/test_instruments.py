@@ -75,6 +75,16 @@ def test_one_that_is_alone_may_raise_too(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text.count("failed and is removed") == 1
 
 
+@pytest.mark.parametrize("others", [[], [Trace()]])
+def test_one_that_a_run_cannot_do_without_ends_it(others: list[Instrument]) -> None:
+    class Counts(Teller):
+        def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
+            raise ValueError("miscounted")
+
+    with pytest.raises(ValueError, match="miscounted"):
+        tell_all(Instruments([Counts(), *others]))
+
+
 def test_waits_are_put_in_words_only_for_those_who_use_them() -> None:
     told = Instruments([Teller()])
     assert not told.explained

@@ -18,6 +18,9 @@ class Instrument:
     explains: ClassVar[bool] = True
     """Whether it uses the words in which `waited` says what a role waited for."""
 
+    essential: ClassVar[bool] = False
+    """Whether the run cannot go on without it: what it raises then ends the run."""
+
     def sent(self, at: float, sender: Address, to: Address, message: Message, size: int) -> None:
         """A message was handed to its link; `size` is its payload of exchange in bytes."""
 
@@ -50,7 +53,7 @@ class Instrument:
 
 
 class Instruments(Instrument):
-    """Tells several instruments; one that raises is logged and removed, and the run goes on.
+    """Tells several instruments; one that raises is logged and removed, unless it is essential, and the run goes on.
 
     Its methods are made anew whenever an instrument comes or goes: an event that nobody hears costs next to nothing.
     """
@@ -79,6 +82,9 @@ class Instruments(Instrument):
         self.explained = any(instrument.explains for instrument, _ in self._hands["waited"])
 
     def _only(self, instrument: Instrument, tell: Callable[..., None]) -> Callable[..., None]:
+        if instrument.essential:
+            return tell
+
         def tell_only(*facts: object) -> None:
             try:
                 tell(*facts)
@@ -92,6 +98,8 @@ class Instruments(Instrument):
             try:
                 tell(*facts)
             except Exception:
+                if instrument.essential:
+                    raise
                 self._remove(instrument)
 
     def _remove(self, broken: Instrument) -> None:

@@ -144,6 +144,7 @@ class Teller(Instrument):
     """Keeps the tallies of all roles that it hears of, and the run's totals."""
 
     explains = False
+    essential = True
 
     def __init__(self, kept: Sequence[Tally] = ()) -> None:
         self.tallies = {tally.who: tally for tally in kept}

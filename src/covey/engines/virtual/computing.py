@@ -49,9 +49,12 @@ class Computing:
 
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work when its samples are there."""
-        actor, now = thread.actor, self._agenda.now
+        actor = thread.actor
         actor.compute.busy = True
-        at = self.reads.read(now, actor.name, actor.machine, effect.reads()) if self.reads and effect.reads else now
+        if not self.reads or not effect.reads:
+            return self._start(thread, effect)
+        now = self._agenda.now
+        at = self.reads.read(now, actor.name, actor.machine, effect.reads())
         if at > now:
             self._agenda.at(at, self._read, thread, (now, effect))
         else:

@@ -12,7 +12,7 @@ from covey.engines.virtual.link_faults import LinkFaults
 from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.window import LEAST, fits, idle, weight
 from covey.errors import PlanError
-from covey.message import Address, Message, payload, stamped, vectors
+from covey.message import Address, Message, sizes, stamped
 from covey.observe.instruments import Instrument
 from covey.program import Send
 from covey.simulate.network import Event, Network
@@ -31,6 +31,7 @@ class VirtualLinks:
         self._full: dict[VirtualLink, None] = {}  # on which a sender waits for room
         self._orphans: dict[int, Message] = {}  # unread messages of earlier lives, by their identity
         self._arrived: Callable[[MessageInFlight], None]
+        self._crossed: Callable[[MessageInFlight, Any], None]
         self._admitted: Callable[[RoleProgram], None]
 
     def connect(
@@ -41,6 +42,7 @@ class VirtualLinks:
     ) -> None:
         """Where messages go, and what to notify when one arrives or a waiting sender may continue."""
         self._actors, self._arrived, self._admitted = actors, arrived, admitted
+        self._crossed = self._land if self.allowance is None else self._delivered
         for actor in actors.values():
             for message in actor.mailbox.waiting:  # as a checkpoint kept them
                 sender = actors[message.sender]
@@ -56,14 +58,14 @@ class VirtualLinks:
             self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
             return True
         receiver = link.receiver
-        counted = payload(message) if sender.host != receiver.host else 0  # not within a machine
-        carried = vectors(message)
-        unread = sum([vector.nbytes for vector in carried]) if carried else 0
+        counted, unread, carries = sizes(message)
+        if sender.host == receiver.host:
+            counted = 0  # not within a machine
         load = unread if unread > LEAST else LEAST
         # The network carries also what does not count as exchange (headers are not modelled).
         size = counted if counted else unread
-        waits = carried and not effect.paced  # as `window.waits` has it
-        has_room = not waits or (not link.line and fits(link.counted(), load, self._window))
+        # as `window.waits` has it
+        has_room = not carries or effect.paced or (not link.line and fits(link.counted(), load, self._window))
         if effect.lossy and not has_room:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)
             return True
@@ -113,7 +115,7 @@ class VirtualLinks:
         agenda = self._agenda
         for event in self._network.send(agenda.now, flight):
             if event.kind == "delivered":
-                agenda.at(event.at, self._delivered, event.parcel)
+                agenda.at(event.at, self._crossed, event.parcel)
             else:
                 agenda.at(event.at, self._happen, event)
 
@@ -121,12 +123,12 @@ class VirtualLinks:
         agenda = self._agenda
         for later in self._network.happen(agenda.now, event)[0]:
             if later.kind == "delivered":
-                agenda.at(later.at, self._delivered, later.parcel)
+                agenda.at(later.at, self._crossed, later.parcel)
             else:
                 agenda.at(later.at, self._happen, later)
 
     def _delivered(self, flight: MessageInFlight, _: Any) -> None:
-        """It has crossed the network; it lands when the last of it may have left."""
+        """It has crossed the network; with an allowance it lands when the last of it may have left."""
         if flight.until > self._agenda.now:
             self._agenda.at(flight.until, self._delivered, flight)
         else:
