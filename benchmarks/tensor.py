@@ -27,16 +27,17 @@ SPLIT = "*.query:column *.key:column *.value:column *.out:row *.up:column *.down
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.each = width // HEADS
 
     def forward(self, x: Tensor) -> Tensor:
         y, (batch, length, _) = self.before(x), x.shape
         heads = [
-            layer(y).view(batch, length, -1, WIDTH // HEADS).transpose(1, 2)
+            layer(y).view(batch, length, -1, self.each).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         ]
         seen = F.scaled_dot_product_attention(*heads, is_causal=True)
@@ -44,8 +45,8 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.between(x))))
 
 
-def gpt() -> nn.Module:
-    return nn.Sequential(nn.Embedding(WORDS, WIDTH), *(Block() for _ in range(DEPTH)), nn.Linear(WIDTH, WORDS))
+def gpt(width: int = WIDTH, depth: int = DEPTH) -> nn.Module:
+    return nn.Sequential(nn.Embedding(WORDS, width), *(Block(width) for _ in range(depth)), nn.Linear(width, WORDS))
 
 
 def loss(scores: Tensor, following: Tensor) -> Tensor:

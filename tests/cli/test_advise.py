@@ -42,6 +42,25 @@ def test_model_parallel_adds_the_best_three_layouts(tmp_path: Path) -> None:
     assert plain.exit_code == 0 and json.loads(file.read_text())["layouts"] == []
 
 
+def test_the_memory_of_a_worker_leaves_out_what_needs_more(tmp_path: Path) -> None:
+    """Digits and Adam need 77 kB, and their activations: in 70 kB only a divided model fits."""
+    file = tmp_path / "advice.json"
+    asked = ["advise", DIGITS, "--workers", "2", "--bandwidth", "100mbit", "--compute", "10ms", "--quick"]
+    shown = CliRunner().invoke(app, [*asked, "--memory", "70kB", "--model-parallel", "--json", str(file)])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(file.read_text())
+    assert found["layouts"] and all(one["memory"] <= 70_000 for one in found["layouts"])
+    assert "A worker has 70 kB, and with whole models it needs" in found["findings"][0]
+    told = CliRunner().invoke(app, [*asked, "--memory", "30kB", "--json", str(file)])
+    assert told.exit_code == 0, told.output
+    tight = json.loads(file.read_text())
+    (alone,) = tight["choices"]
+    assert alone["workers"] == 1 and "a device has 30 kB" in alone["risks"][0]
+    assert tight["findings"][0].startswith("Nothing here fits: ") and "--model-parallel" in tight["findings"][0]
+    refused = CliRunner().invoke(app, [*asked, "--memory", "lots"])
+    assert refused.exit_code == 2 and "lots" in refused.stderr
+
+
 @pytest.mark.parametrize(("raised", "code"), [(RoleFailed("it broke"), 0), (KeyboardInterrupt(), 130)])
 def test_advice_is_kept_where_layouts_cannot_be_found(
     monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int

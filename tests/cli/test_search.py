@@ -29,6 +29,7 @@ def test_the_table_says_what_to_type(runner: CliRunner) -> None:
     lines = shown.stdout.splitlines()
     assert lines[0].split() == ["plan", "step", "virtual", "samples/s", "memory", "bytes", "found", "by"]
     assert lines[1].startswith("data parallel") and max(map(len, lines[:6])) <= 80
+    assert lines[1].split()[-1] == "given", "no column is cut off"
     assert "best  " in shown.stdout and f"covey run {DIGITS} --strategy allreduce --workers 2" in shown.stdout
 
 
@@ -42,6 +43,18 @@ def test_the_best_command_comes_first_and_none_for_what_does_not_fit(runner: Cli
     (first,) = [line for line in shown.stdout.splitlines() if line.startswith("run   ")]
     assert found[best]["command"] == first.removeprefix("run   ")
     assert "--strategy allreduce --workers 2" not in shown.stdout
+
+
+def test_in_a_pipe_no_column_is_cut_off(runner: CliRunner) -> None:
+    """With data parallelism over the limit, and a plan for study."""
+    flags = ["--memory", "70kB", "--bandwidth", "10mbit", "--compute", "1ms", "--method", "hill"]
+    shown = runner.invoke(app, ["search", DIGITS, "--machines", "2", "--counted", "--verbose", *flags])
+    assert shown.exit_code == 0, shown.output
+    table = shown.stdout.partition("\nbest  ")[0]
+    rows = [line for line in table.splitlines()[1:] if re.search(r" [0-9.]+ k?B ", line)]  # others go on with a plan
+    ways = {line.split()[-1] for line in rows}
+    assert ways == {"given", "formulas", "planner", "hill"} and max(map(len, rows)) <= 80
+    assert "too much" in table and "study only" in table
 
 
 def test_a_batch_takes_what_it_takes_here_unless_compute_is_said(runner: CliRunner) -> None:

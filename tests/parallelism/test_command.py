@@ -57,6 +57,36 @@ def test_cut_prints_writes_and_draws(task: str, tmp_path: Path) -> None:
     assert "unbalanced.py · 1f1b · 2 stages" in picture.read_text()
 
 
+def test_micro_batches_divide_the_batch_and_one_machine_computes_it_whole(tmp_path: Path) -> None:
+    """Of a batch of 8 in 8 parts each has one sample, although two are looked at; of 5 in 2 the larger has three."""
+    found = {}
+    for batch, parts in ((8, 8), (5, 2), (8, 1)):
+        path = tmp_path / "small.py"
+        path.write_text(TASK.replace("batch_size=64", f"batch_size={batch}"))
+        shown = CliRunner().invoke(app, ["cut", str(path), "--microbatches", str(parts), "--json", "-", "--quiet"])
+        assert shown.exit_code == 0, shown.output
+        found[batch, parts] = json.loads(shown.stdout)
+    first = {key: one["layers"][0]["sends"] for key, one in found.items()}
+    assert first == {(8, 8): 1 * 512 * 4, (5, 2): 3 * 512 * 4, (8, 1): 8 * 512 * 4}
+    assert {key: one["batch"] for key, one in found.items()} == {(8, 8): 8, (5, 2): 5, (8, 1): 8}
+    eighth = [layer["sends"] + layer["returns"] for layer in found[5, 2]["layers"] if layer["name"] in ("0", "1", "2")]
+    assert found[5, 2]["best"]["traffic"] == pytest.approx(eighth[0] / 3 * 5, rel=1e-6)
+    step = {key: sum(layer["forward"] + layer["backward"] for layer in one["layers"]) for key, one in found.items()}
+    assert found[8, 8]["alone"] < 0.7 * 8 * step[8, 8], "a batch at once takes less than its samples one by one"
+    assert found[8, 1]["alone"] == pytest.approx(step[8, 1], rel=0.5), "layers together take what the model takes"
+    said = CliRunner().invoke(app, ["cut", str(path), "--microbatches", "8"]).stdout
+    assert "for a batch of 8 in 8 micro-batches" in " ".join(said.split())
+    assert "one machine computes the batch of 8, uncut, in" in " ".join(said.split())
+
+
+def test_micro_batches_of_one_sample_that_the_model_refuses_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "normed.py"
+    path.write_text(TASK.replace("nn.Linear(512, 512)", "nn.BatchNorm1d(512)").replace("batch_size=64", "batch_size=8"))
+    shown = CliRunner().invoke(app, ["cut", str(path), "--microbatches", "8"])
+    assert shown.exit_code == 2 and "use 4 micro-batches or fewer" in " ".join(shown.stderr.split()), shown.output
+    assert CliRunner().invoke(app, ["cut", str(path), "--microbatches", "4"]).exit_code == 0
+
+
 def test_divided_layers_are_listed_with_what_stays_whole(task: str, tmp_path: Path) -> None:
     answer = tmp_path / "split.json"
     shown = CliRunner().invoke(app, ["cut", task, "--tensor", "3", "--json", str(answer)])

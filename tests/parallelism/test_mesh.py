@@ -552,7 +552,8 @@ def test_a_recording_is_a_timetable_with_its_bubble() -> None:
     seen = timetable_of(result.recording)
     assert str(seen.timetable.rows[0]) == "F0 F1 F2 F3 B3 B2 B1 B0 F4 F5 F6 F7 B7 B6 B5 B4"
     assert seen.bubble() == pytest.approx(1 / 5)
-    assert "hatched" in gantt.draw(seen) or "bubble" in gantt.draw(seen)
+    drawn = gantt.draw(seen)
+    assert drawn.count("class='gap'") == len(seen.gaps()) > 0 and f"bubble, {seen.bubble():.1%}" in drawn
 
 
 def test_distbelief_is_stages_times_downpour() -> None:

@@ -290,6 +290,58 @@ def test_the_least_memory_is_that_of_a_layout_that_runs() -> None:
         search_layouts(compiled, LayoutTerms(machines=2, counted=True, memory=1000.0))
 
 
+def test_the_smallest_layout_is_the_smallest_of_all() -> None:
+    """With its memory as the limit it is found; with a byte less nothing is, and it is named."""
+    small = task(width=64)
+    with pytest.raises(PlanError, match="the smallest that was found") as refused:
+        search_layouts(small, LayoutTerms(machines=4, counted=True, memory=1000.0))
+    graph, profile = captured(small, LayoutTerms(machines=4, counted=True))
+    search = LayoutSearch(graph, Devices(count=4), profile)
+    least = min(search.smallest().all("dp", Budget()), key=lambda one: one.memory)
+    assert f"the smallest that was found, {least.plan}, needs" in str(refused.value)
+    free = search.all("dp", Budget())
+    assert least.memory <= min(one.memory for one in free) and least.plan not in ("4 stages", "data parallel")
+    tight = replace(search.devices, memory=least.memory)
+    fitting = LayoutSearch(graph, tight, profile).all("dp", Budget())[1:]
+    assert [one.plan for one in fitting] == [least.plan]
+    less = replace(search.devices, memory=least.memory - 1)
+    assert LayoutSearch(graph, less, profile).all("dp", Budget())[1:] == []
+
+
+class Sparse(nn.Module):
+    """A layer of four experts between two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16), nn.Linear(16, 3)
+        self.experts = covey.nn.Experts(lambda: nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16)), 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(x + self.experts(x))
+
+
+def test_experts_are_divided_among_members_and_others_have_no_such_layout() -> None:
+    """Bytes with Adam of 2 members: 16/2 of all weights, and 8 more of those that are not experts'."""
+    sparse = replace(task(), model=Sparse)
+    answer = search_layouts(sparse, LayoutTerms(machines=4, counted=True, seconds=20))
+    found = {one.plan: one for one in answer.layouts if "expert" in one.plan}
+    assert set(found) == {"2 x 2 expert members", "4 expert members"} and all(one.runs for one in found.values())
+    assert found["4 expert members"].strategy == "allreduce with mesh(expert=4)"
+    experts = 4 * 4 * (16 * 64 + 64 + 64 * 16 + 16)
+    dense = 4 * sum(p.numel() for p in Sparse().parameters()) - experts
+    rest = sum(one.kept + one.fixed for one in answer.graph.operators)
+    assert found["2 x 2 expert members"].memory == pytest.approx(
+        (2 + answer.graph.state) * (experts + dense) / 2 + 2 * dense + rest
+    )
+    tokens = 8 * 16 * 4
+    assert found["4 expert members"].traffic == 2 * 3 * dense + 4 * 3 * tokens
+    ran = covey.fit(sparse, found["4 expert members"].strategy, 4, engine="simulated", steps=1)
+    assert ran.traffic.bytes == pytest.approx(found["4 expert members"].traffic, rel=0.35)
+    assert not list(LayoutSearch(graph_of(), Devices(count=4)).experts())
+    assert not [one for one in LayoutSearch(answer.graph, Devices(count=8)).experts() if "8 expert" in one.plan]
+
+
 def test_slow_machines_slow_layouts_down() -> None:
     graph = graph_of()
     even, uneven = (LayoutSearch(graph, Devices(count=2, slow=slow)) for slow in ((), (1.0, 3.0)))

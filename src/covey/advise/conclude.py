@@ -77,6 +77,7 @@ def _alone(known: Known) -> RankedStrategy:
     now = known.now
     world, rank = fastest(now.cluster, now.workers)
     price, seconds, step = world.price.get(0), known.seconds_alone(), known.single()
+    fits = rules.decentral_fits(now.model, now.state, now.memory)
     return RankedStrategy(
         spec=ALONE, workers=1, relative=1.0, relative_interval=(1.0, 1.0), step=step.value,
         timing="real steps" if known.alone_real else "virtual time" if known.level else "formulas",
@@ -84,6 +85,7 @@ def _alone(known: Known) -> RankedStrategy:
         exchange=0.0, family="one worker", money=seconds.value * price / 3600 if price and seconds else None,
         basis="trained in virtual time" if known.level else "formulas", seeds=len(known.alone),
         reasons=[f"worker {rank}, the fastest, by itself" if len(set(now.slownesses)) > 1 else "nobody to wait for"],
+        risks=[] if fits.ok else [fits.reason],
     )  # fmt: skip
 
 

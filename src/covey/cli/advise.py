@@ -81,6 +81,16 @@ class WishFlags(options.FlagGroup):
     model_parallel: Annotated[
         bool, flag("--model-parallel", "", "Also show the fastest layouts of a model that is divided.", WISHES)
     ] = False
+    memory: Annotated[
+        str | None, flag("--memory", "SIZE", "Of each worker, such as 2GB. (usual: that of this machine)", WISHES)
+    ] = None
+
+    @property
+    def limit(self) -> float | None:
+        """Bytes of a worker, where they were given."""
+        from covey.simulate.units import parse_size
+
+        return parse_size(self.memory) if self.memory else None
 
     def arguments(self) -> dict[str, bool]:
         return {"reproducible": self.repeatable, "once": self.once, "spot": self.spot or self.spot_trace is not None}
@@ -110,7 +120,7 @@ def command(
     """
     manner, json = output.voice, output.json
     with explained(manner):
-        imagined = cluster.described()
+        imagined, limit = cluster.described(), wishes.limit
         if until is not None:
             parse_target(until)
         json_file.check(json)
@@ -136,6 +146,7 @@ def command(
             loaded, workers, imagined, measure=cluster.cluster is None and cluster.compute is None and not wanted.real,
             here=wanted.local, wishes=wishes.arguments(),
         )  # fmt: skip
+        now = now if limit is None else replace(now, memory=limit)
         request = ShownRequest(strategy="", workers=now.workers, engine="", until=until, output=output)
         if measuring.delays:
             _tell_delays(now, task, request, report)
@@ -174,15 +185,20 @@ def command(
 def _add_wishes(
     found: Advice, loaded: Task, task: str, now: Situation, wishes: WishFlags, seed: int, told: Callable[[str], None]
 ) -> None:  # fmt: skip
-    """Weigh spot machines, and look for layouts, where that was asked for."""
+    """Weigh spot machines, and look for layouts, where that was asked for; say where no model fits."""
+    from covey.advise.rules import decentral_fits
+
     if wishes.spot_trace:
         from covey.advise.trials.spot import weigh
 
         weigh(found, loaded, now, wishes.spot_trace, told)
+    fits = decentral_fits(now.model, now.state, now.memory)
+    if not fits.ok and not wishes.model_parallel:
+        found.findings.insert(0, f"Nothing here fits: {fits.reason}. --model-parallel looks for layouts that do.")
     if wishes.model_parallel:
         from covey.advise.trials.layouts import add_layouts
 
-        add_layouts(found, loaded, task, now, seed, told)
+        add_layouts(found, loaded, task, now, seed, told, wishes.limit)
 
 
 def _refuse_unread(context: typer.Context, given: MeasureFlags, wishes: WishFlags, report: Path | None) -> None:

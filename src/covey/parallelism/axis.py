@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeVar
@@ -130,9 +130,35 @@ class AmongAll(Effect[Any], frozen=True):
     effect: Effect[Any]
 
 
-@types.coroutine
-def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> Generator[Effect[Any], Any, T]:
+Translation = tuple[Effect[Any] | None, Callable[[Any], Any]]
+"""What is asked instead of an effect, None for nothing; and what is made of the answer."""
+
+
+async def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> T:
     """Run a program that knows only its axis."""
+
+    def translated(effect: Effect[Any]) -> Translation:
+        if isinstance(effect, AmongAll):
+            return effect.effect, _as_it_is
+        return axis.outward(effect), axis.inward
+
+    return await _driven(program, translated)
+
+
+async def through(program: Coroutine[Effect[Any], Any, T]) -> T:
+    """Inside a program that knows only its axis, run one that knows all workers by the run's own names."""
+    return await _driven(program, lambda effect: (AmongAll(effect), _as_it_is))
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+@types.coroutine
+def _driven(
+    program: Coroutine[Effect[Any], Any, T], translated: Callable[[Effect[Any]], Translation]
+) -> Generator[Effect[Any], Any, T]:
+    """Run a program whose effects are asked for in other words, and whose answers come back in its own."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -141,32 +167,11 @@ def along(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> Generator[Effe
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         answer = error = None
-        whole = isinstance(effect, AmongAll)
-        wanted = effect.effect if isinstance(effect, AmongAll) else axis.outward(effect)
+        wanted, understood = translated(effect)
         if wanted is None:
             continue
         try:
-            answer = (yield wanted) if whole else axis.inward((yield wanted))
-        except GeneratorExit:
-            program.close()
-            raise
-        except BaseException as failure:
-            error = failure
-
-
-@types.coroutine
-def through(program: Coroutine[Effect[Any], Any, T]) -> Generator[Effect[Any], Any, T]:
-    """Inside a program that knows only its axis, run one that knows all workers by the run's own names."""
-    answer: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            effect = program.throw(error) if error else program.send(answer)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        answer = error = None
-        try:
-            answer = yield AmongAll(effect)
+            answer = understood((yield wanted))
         except GeneratorExit:
             program.close()
             raise
@@ -209,7 +214,7 @@ class Within:
         self._host.post(message, progress)
 
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
-        return self._host.consult(_awaited(program, self._axis), progress)
+        return self._host.consult(along(program, self._axis), progress)
 
     def share(self, vector: Vector, place: int) -> Vector:
         return self._host.share(vector, place * self._axis.members + self._axis.index)
@@ -222,10 +227,6 @@ class Within:
 
     def forget_sums(self) -> None:
         self._host.forget_sums()
-
-
-async def _awaited(program: Coroutine[Effect[Any], Any, T], axis: Axis) -> T:
-    return await along(program, axis)
 
 
 def view(node: Node, axis: Axis) -> Node:

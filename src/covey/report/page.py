@@ -14,7 +14,7 @@ from typing import Any
 from covey import atomic_file
 from covey.observe.recording import Recording
 from covey.observe.result import Result
-from covey.report import charts, lanes, pictures, round_charts
+from covey.report import charts, lanes, mesh, pictures, round_charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ def render(page: Page, interactive: bool = False) -> str:
             f"<header><p class='brand'>covey</p><h1>{escape(page.title)}</h1><p>{escape(page.summary)}</p></header>",
             _table(page),
             "".join(f"<p class='remark'>{escape(remark)}</p>" for remark in page.remarks),
+            "".join(mesh.section(label, result) for label, result in runs),
             "".join(_section(chart, "" if interactive else pictures.draw(chart)) for chart in drawn),
             _lanes(page),
             _again(page),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from covey.parallelism.chain import Chain, chain_of
 from covey.parallelism.ends import inputs_of, loss_of
 from covey.parallelism.pipeline.stage_roles import check_split, checked, micro_samples
 from covey.parallelism.plan.cut import best_cut, equal_cut
-from covey.parallelism.plan.measure import measure, optimizer_state
+from covey.parallelism.plan.measure import measure, optimizer_state, time_whole
 from covey.parallelism.plan.mesh import BEST, EQUAL, Mesh
 from covey.parallelism.plan.profile import Profile
 from covey.parallelism.plan.schedule import Schedule
@@ -91,16 +92,45 @@ def profiled(
             f"a batch of {task.batch_size} cannot be cut into {schedule.microbatches} micro-batches: use fewer, "
             f"such as {min(4, task.batch_size)}"
         )
-    data = build.data_of(task)
-    samples = micro_samples(task.batch_size, check_data(data), schedule)
-    alone = Shards(check_data(data), 1, samples, seed)
-    batch = Feed(data, alone, 0, task.loading, device=build.device(task, 0)).take(torch.arange(samples))
+    whole = whole_batch(task)
+    parts = min(schedule.microbatches, whole) if schedule.divides else 1
     kept = optimizer_state(task.optimizer, build.model(task, seed)) if state else 0.0
     model = build.model(task, seed)
-    inputs = inputs_of(task, model, batch)
-    chain = chain_of(model, inputs, after)
-    told(f"measuring {len(chain.layers)} layers on {samples} samples")
-    return chain, measure(chain, inputs, partial(loss_of, task, batch), repeat=repeat, state=kept, tied=tied)
+    seen = _samples(task, micro_samples(task.batch_size, whole, schedule), seed)
+    chain = chain_of(model, inputs_of(task, model, seen), after)
+    samples = -(-whole // parts)
+    batch = _samples(task, samples, seed)
+    told(f"measuring {len(chain.layers)} layers on {samples} sample{'s' * (samples > 1)}")
+    try:
+        inputs, loss = inputs_of(task, model, batch), partial(loss_of, task, batch)
+        found = measure(chain, inputs, loss, repeat=repeat, state=kept, tied=tied)
+    except (ValueError, RuntimeError) as error:
+        if samples > 1:
+            raise
+        raise PlanError(
+            f"a batch of {whole} in {parts} micro-batches has one sample in each, which the model refuses ({error}): "
+            f"use {max(1, whole // 2)} micro-batches or fewer"
+        ) from None
+    fill = whole / (parts * samples)
+    return chain, replace(found.scaled(fill), fill=fill)
+
+
+def whole_batch(task: Task) -> int:
+    """Samples of a batch."""
+    return min(task.batch_size, check_data(build.data_of(task)))
+
+
+def time_alone(task: Task, chain: Chain, seed: int = 0) -> float:
+    """Seconds in which one machine computes the task's batch, whole, with the uncut model."""
+    batch = _samples(task, whole_batch(task), seed)
+    return sum(time_whole(chain, inputs_of(task, chain.model, batch), partial(loss_of, task, batch)))
+
+
+def _samples(task: Task, count: int, seed: int) -> Any:
+    """The first samples, as one worker with all data would have them."""
+    data = build.data_of(task)
+    feed = Feed(data, Shards(check_data(data), 1, count, seed), 0, task.loading, device=build.device(task, 0))
+    return feed.take(torch.arange(count))
 
 
 def divided(task: Task, members: int, split: str, seed: int = 0) -> tuple[Mesh, nn.Module, SplitPlan]:

@@ -110,13 +110,18 @@ def search_layouts(
 
 
 def add_layouts(
-    advice: Advice, task: Task, name: str, now: Situation, seed: int, told: Callable[[str], None]
+    advice: Advice, task: Task, name: str, now: Situation, seed: int, told: Callable[[str], None],
+    memory: float | None = None,
 ) -> None:  # fmt: skip
-    """Add the fastest layouts in which the model is divided, and say how they compare with whole models."""
+    """Add the fastest layouts in which the model is divided, and say how they compare with whole models.
+
+    `memory` is that of a worker, where it was said; else those of one machine share its memory.
+    """
     if advice.workers < 2:
         advice.findings.append("One worker has nothing to divide a model among: use --workers 2 or more.")
         return
-    memory = now.memory / now.workers if now.one_machine else now.memory
+    if memory is None:
+        memory = now.memory / now.workers if now.one_machine else now.memory
     terms = LayoutTerms(machines=advice.workers, cluster=now.cluster, memory=memory, seed=seed)
     try:
         answer = search_layouts(task, terms, told)
@@ -142,6 +147,11 @@ def _add_found(advice: Advice, answer: LayoutAnswer, name: str) -> None:
     if not advice.layouts:
         advice.findings.append("No layout in which the model is divided can run.")
         return
+    if not answer.fits(whole):
+        advice.findings.insert(
+            0, f"A worker has {format_bytes(answer.devices.memory)}, and with whole models it needs "
+            f"{format_room(whole.memory)} for a batch: only layouts in which the model is divided fit."
+        )  # fmt: skip
     best = advice.layouts[0]
     times = f"{max(best.relative, 1 / best.relative):.2f} times {'slower' if best.relative > 1 else 'faster'}"
     advice.findings.append(
@@ -261,11 +271,11 @@ def _none_fits(
 ) -> str:  # fmt: skip
     """Why no layout runs; or by how much the smallest one that does misses the limit, and what would fit."""
     refused = {one.plan: one.why_not for one in tried if one.strategy and one.why_not}
-    rest = [one for one in search.unlimited().all("dp", budget) if one.strategy and one.plan not in refused]
+    rest = [one for one in search.smallest().all("dp", budget) if one.strategy and one.plan not in refused]
     asked = [_asked(task, one) for one in rest]
     refused.update({one.plan: one.why_not for one in asked if one.why_not})
     able = [one for one in asked if one.runs]
-    if not able:
+    if not able or terms.memory == math.inf:
         reasons = dict.fromkeys(refused.values())
         return f"no layout of {terms.machines} machines can run this task: {'; '.join(list(reasons)[:REASONS])}"
     least = min(able, key=lambda one: one.memory)

@@ -108,16 +108,17 @@ def command(
             raise PlanError(f"--tied {cut.tied}: weights in two stages can be refused or summed; write refuse or sum")
         from covey.cli.tables.model_cut import Answer, print_cut
         from covey.parallelism import CutTerms
-        from covey.run.cutting import profiled
+        from covey.run.cutting import profiled, time_alone, whole_batch
         from covey.task import load_task
 
-        plan = cut.schedule()
+        plan, loaded = cut.schedule(), load_task(task, teller(manner))
         stages = 2 if cut.stages is None and cut.machines is None else cut.stages
         terms = CutTerms(stages=stages, machines=cut.machines, schedule=plan, bandwidth=rate, memory=limit, trains=True)
         chain, profile = profiled(
-            load_task(task, teller(manner)), plan, after=cut.after or [], tied=cut.tied, told=teller(manner)
+            loaded, plan, after=cut.after or [], tied=cut.tied, told=teller(manner)
         )
-        answer = Answer.of(task, chain, profile, terms, wait)
+        alone = time_alone(loaded, chain)
+        answer = Answer.of(task, chain, profile, terms, wait, alone=alone, batch=whole_batch(loaded))
         with (
             json_file.written(json, answer.to_json),
             json_file.written(picture, lambda: _drawn(answer, task, terms), "--picture") as there,

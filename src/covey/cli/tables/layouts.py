@@ -47,18 +47,18 @@ def print_layouts(
 
 
 def _table(answer: LayoutAnswer, shown: tuple[ModelLayout, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("plan", overflow="fold", min_width=18)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("plan", overflow="fold", min_width=18)  # what is marked is marked here, where lines may be folded
     tried = any(layout.judged is not None for layout in shown)
     for header in ("step", *(["virtual"] if tried else []), "samples/s", "memory", "bytes", "found by"):
         table.add_column(header, justify="left" if header == "found by" else "right", no_wrap=True)
     for layout in shown:
         virtual = [format_duration(layout.judged) if layout.judged is not None else "-"] if tried else []
-        over = "" if answer.fits(layout) else " (too much)"
+        over = "" if answer.fits(layout) else ", too much memory"
         mark = "" if layout.runs else f", {STUDY}" if layout.why_not.startswith(STUDY) else ", refused"
         table.add_row(
-            layout.plan, format_duration(layout.step), *virtual, f"{1 / layout.pace:,.0f}",
-            format_bytes(layout.memory) + over, format_bytes(layout.traffic), layout.method + mark,
+            layout.plan + over + mark, format_duration(layout.step), *virtual, f"{1 / layout.pace:,.0f}",
+            format_bytes(layout.memory), format_bytes(layout.traffic), layout.method,
         )  # fmt: skip
     return table
 

@@ -27,22 +27,21 @@ class Answer:
     terms: CutTerms
     best: Prediction
     equal: Prediction
+    alone: float  # seconds in which one machine computes a batch, whole
+    batch: int  # samples of it
 
     @staticmethod
-    def of(task: str, chain: Chain, profile: Profile, terms: CutTerms, latency: float) -> Answer:
+    def of(
+        task: str, chain: Chain, profile: Profile, terms: CutTerms, latency: float, *, alone: float, batch: int
+    ) -> Answer:  # fmt: skip
         cut = best_cut(profile, terms)
         parts = len(cut.machines) if terms.stages is not None else min(terms.hosts, len(profile))
         plain = equal_cut(profile, parts, terms.hosts * terms.schedule.chunks)
         return Answer(
             task=task, chain=chain, profile=profile, terms=terms,
             best=predict(profile, cut, terms, latency), equal=predict(profile, plain, terms, latency),
+            alone=alone, batch=batch,
         )  # fmt: skip
-
-    @property
-    def alone(self) -> float:
-        """Seconds of a step on one machine."""
-        batches = self.terms.schedule.microbatches if self.terms.schedule.divides else 1
-        return batches * self.profile.compute(0, len(self.profile) - 1)
 
     def name(self, layers: tuple[tuple[int, int], ...]) -> str:
         """Runs of layers, by the first and the last."""
@@ -55,7 +54,7 @@ class Answer:
         facts = {
             "schema": "covey.cut/1", "task": self.task, "way": self.chain.traced.way, "notes": self.chain.notes,
             "timetable": asdict(plan), "bandwidth": _finite(self.terms.bandwidth), "memory": _finite(self.terms.memory),
-            "layers": [asdict(layer) for layer in self.profile.layers], "alone": self.alone,
+            "layers": [asdict(layer) for layer in self.profile.layers], "alone": self.alone, "batch": self.batch,
             "best": self._shown(self.best), "equal": self._shown(self.equal),
         }  # fmt: skip
         return json.dumps(facts, indent=1) + "\n"
@@ -89,14 +88,28 @@ def _facts(answer: Answer) -> list[tuple[str, str]]:
     best, equal, plan = answer.best, answer.equal, answer.terms.schedule
     unit = "step" if plan.divides else "batch"
     facts = [
-        (unit, f"{format_duration(best.step)} under {plan.name}; one machine alone {format_duration(answer.alone)}, "
-               f"{answer.alone / best.step:.2f} times as long"),
+        (unit, f"{format_duration(best.step)} under {plan.name}{_parts(answer)}"),
+        ("alone", _alone(answer)),
         ("bubble", f"{best.bubble:.1%} of the machines' time" + _ideal(answer)),
         ("traffic", f"{format_bytes(best.traffic)} over the cuts in a {unit}; {format_rate(answer.terms.bandwidth)}"),
         ("why", _why(answer)),
         ("equal", _compared(answer, best, equal)),
     ]  # fmt: skip
     return [*facts, *(("note", note) for note in answer.chain.notes)]
+
+
+def _parts(answer: Answer) -> str:
+    plan = answer.terms.schedule
+    return f", for a batch of {answer.batch} in {plan.microbatches} micro-batches" if plan.divides else ""
+
+
+def _alone(answer: Answer) -> str:
+    """The verdict: whether the cut is faster than no cut."""
+    times = answer.alone / answer.best.step
+    took = f"one machine computes the batch of {answer.batch}, uncut, in {format_duration(answer.alone)}"
+    if times < 1:
+        return f"{took}: the cut takes {1 / times:.2f} times as long, so it pays only where the model does not fit"
+    return f"{took}, {times:.2f} times as long"
 
 
 def _ideal(answer: Answer) -> str:

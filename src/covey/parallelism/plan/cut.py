@@ -43,6 +43,20 @@ def equal_cut(profile: Profile, parts: int, machines: int | None = None) -> Cut:
     return Cut(tuple(after), tuple(each + (number < more) for number in range(parts)))
 
 
+def smallest_cut(profile: Profile, terms: CutTerms) -> Cut:
+    """The cut whose largest stage needs the least memory, however slow it is."""
+    terms.check(len(profile))
+
+    def memory(run: LayerRun) -> float:
+        able = not terms.trains or profile.weights(run.first, run.last)
+        return _memory(profile, terms, run, terms.hosts) if able else math.inf
+
+    least, chosen = search(profile, terms.parts, terms.hosts, memory, max)
+    if least == math.inf:
+        raise PlanError(_too_few(profile, terms.parts or 1))
+    return Cut(tuple(run.last for run in chosen[:-1]), tuple(run.here for run in chosen))
+
+
 def least_memory(profile: Profile, terms: CutTerms) -> float:
     """Bytes of the largest stage, in the cut where that is smallest (for interleaved: in the fastest cut)."""
     if terms.schedule.chunks > 1:

@@ -29,35 +29,68 @@ def measure(
 ) -> Profile:  # fmt: skip
     """The median of `repeat` passes forward and backward; on a CPU the thread's own time, so that others do not count.
 
-    With repeat=0 nothing is timed, but counted, which every machine does alike. The loss is part of the last layer.
-    With tied="refuse" no cut is allowed between tied weights.
+    Layers together take what the whole model takes: timing them one by one takes longer. With repeat=0 nothing is
+    timed, but counted, which every machine does alike. The loss is part of the last layer. The inputs may have fewer
+    samples than the chain was traced with. With tied="refuse" no cut is allowed between tied weights.
     """
     parts = list(chain.stages(range(len(chain.layers) - 1), tied="sum"))
     with undisturbed(chain.model), one_thread(), _gradients_left_alone(chain):
-        keeping = _kept(parts, inputs)
+        keeping, crossing = _kept(parts, inputs)
         passes = [_timed(chain, parts, inputs, loss) for _ in range(repeat + 1 if repeat else 0)][1:]
-        passes = passes or [counted(parts, inputs)]
+        times = _medians(passes or [counted(parts, inputs)])
+        if passes:
+            times = _together(times, _whole(chain, inputs, loss, repeat))
     bound = chain.bound() if tied == "refuse" else frozenset()
     layers = []
     seen: set[int] = set()
-    for part, layer, kept, *times in zip(parts, chain.layers, keeping, *passes, strict=True):
+    for part, layer, kept, made, (forward, backward) in zip(
+        parts, chain.layers, keeping, crossing, times, strict=True
+    ):
         if tied == "sum":
             seen = set()  # each stage has its own copy of tied weights; otherwise they count where they come first
         layers.append(
             LayerCost(
                 name=layer.name,
-                forward=statistics.median(forward for forward, _ in times),
-                backward=statistics.median(backward for _, backward in times),
+                forward=forward,
+                backward=backward,
                 weights=_bytes((p for p in part.module.parameters() if p.requires_grad), seen),
                 fixed=_bytes((p for p in part.module.parameters() if not p.requires_grad), seen)
                 + _bytes(part.module.buffers(), seen),
                 kept=kept,
-                sends=sum(value.bytes for value in layer.crossing),
-                returns=sum(value.bytes for value in layer.crossing if value.differentiable),
+                sends=sum(value.nbytes for value in made),
+                returns=sum(value.nbytes for value in made if value.requires_grad),
                 cuttable=part.number not in bound,
             )
         )
-    return Profile(tuple(layers), sum(value.bytes for value in chain.inputs), state)
+    return Profile(tuple(layers), sum(value.nbytes for value in inputs), state)
+
+
+def time_whole(
+    chain: Chain, inputs: Inputs, loss: Loss | None = None, *, repeat: int = 5
+) -> tuple[float, float]:  # fmt: skip
+    """Seconds forward and backward of the uncut model, as `measure` times them."""
+    with undisturbed(chain.model), one_thread(), _gradients_left_alone(chain):
+        return _whole(chain, inputs, loss, repeat)
+
+
+def _whole(chain: Chain, inputs: Inputs, loss: Loss | None, repeat: int) -> tuple[float, float]:
+    alone = list(chain.stages((), tied="sum"))
+    (found,) = _medians([_timed(chain, alone, inputs, loss) for _ in range(repeat + 1)][1:])
+    return found
+
+
+def _medians(passes: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Forward and backward of each layer."""
+    return [
+        (statistics.median(ahead for ahead, _ in times), statistics.median(back for _, back in times))
+        for times in zip(*passes, strict=True)
+    ]
+
+
+def _together(times: Sequence[tuple[float, float]], whole: tuple[float, float]) -> list[tuple[float, float]]:
+    """The layers' times in their proportions, so that together they take what the whole model does."""
+    ahead, back = (whole[way] / (sum(one[way] for one in times) or 1.0) for way in (0, 1))
+    return [(ahead * forward, back * backward) for forward, backward in times]
 
 
 def optimizer_state(make: MakeOptimizer, model: nn.Module) -> float:
@@ -129,8 +162,8 @@ def clock_for(inputs: Sequence[Tensor]) -> Callable[[], float]:
     return clock
 
 
-def _kept(parts: Sequence[Stage], inputs: Inputs) -> list[int]:
-    """Bytes that each layer makes and some layer's backward needs. What is given to a stage is counted there."""
+def _kept(parts: Sequence[Stage], inputs: Inputs) -> tuple[list[int], list[tuple[Tensor, ...]]]:
+    """Bytes that each layer makes and some layer's backward needs, and the values that it gives to the next one."""
     parameters = [tensor for part in parts for tensor in (*part.module.parameters(), *part.module.buffers())]
     maker = {_storage(tensor): -1 for tensor in (*parameters, *inputs)}
     needed: dict[int, Tensor] = {}
@@ -140,7 +173,7 @@ def _kept(parts: Sequence[Stage], inputs: Inputs) -> list[int]:
         needed[_storage(tensor)] = tensor
         return tensor
 
-    values = inputs
+    values, given = inputs, list[tuple[Tensor, ...]]()
     for part in parts:
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             values = part(values)
@@ -148,11 +181,12 @@ def _kept(parts: Sequence[Stage], inputs: Inputs) -> list[int]:
         for where in (*needed, *(_storage(x) for x in values)):
             maker.setdefault(where, part.number)
         values = tuple(x.detach().requires_grad_(x.requires_grad) for x in values)
+        given.append(values)
     kept = [0] * len(parts)
     for where, tensor in needed.items():
         if maker[where] >= 0:
             kept[maker[where]] += tensor.untyped_storage().nbytes()
-    return kept
+    return kept, given
 
 
 def _storage(tensor: Tensor) -> int:

@@ -70,7 +70,7 @@ def predict(profile: Profile, cut: Cut, terms: CutTerms, latency: float = 0.0) -
         )
     step, bubble = _pace(gantt)
     each = schedule.microbatches if schedule.divides else 1
-    traffic = each * sum(stage.sends + stage.returns for stage in stages)
+    traffic = round(each * profile.fill * sum(stage.sends + stage.returns for stage in stages))
     return Prediction(
         cut=cut, schedule=schedule, stages=tuple(stages), step=step, bubble=bubble, traffic=traffic, gantt=gantt
     )
@@ -83,8 +83,8 @@ def _times(profile: Profile, cut: Cut, terms: CutTerms, latency: float) -> Times
     return Times(
         forward=[profile.forward(*part) for part in parts],
         backward=[profile.backward(*part) + (profile.forward(*part) if again else 0.0) for part in parts],
-        ahead=[layer.sends / terms.bandwidth for layer in inner],
-        back=[layer.returns / terms.bandwidth for layer in inner],
+        ahead=[profile.fill * layer.sends / terms.bandwidth for layer in inner],
+        back=[profile.fill * layer.returns / terms.bandwidth for layer in inner],
         latency=latency,
         update=[ring_time(profile, terms, *part, here) for part, here in zip(parts, cut.machines, strict=True)],
     )

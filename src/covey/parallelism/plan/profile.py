@@ -33,6 +33,7 @@ class Profile:
     layers: tuple[LayerCost, ...]
     inputs: int = 0  # bytes of what the first layer takes
     state: float = 0.0
+    fill: float = 1.0  # the mean micro-batch over the largest, of which bytes are
 
     def __len__(self) -> int:
         return len(self.layers)

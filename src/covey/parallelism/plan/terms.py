@@ -81,7 +81,7 @@ def ring_time(profile: Profile, terms: CutTerms, first: int, last: int, here: in
 def link_time(profile: Profile, terms: CutTerms, last: int) -> float:
     """Seconds for each batch of the link after a layer: what goes ahead and what comes back."""
     layer = profile.layers[last]
-    return (layer.sends + layer.returns) / terms.bandwidth
+    return profile.fill * (layer.sends + layer.returns) / terms.bandwidth
 
 
 def stage_memory(

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from covey.model.threads import one_thread
+from covey.nn.experts import Experts
 from covey.parallelism.search.operator_times import OperatorTimes
 from covey.parallelism.search.operators import WHOLE, Operator, OperatorGraph, Way
 from covey.parallelism.tensor.annotations import KINDS
@@ -113,7 +114,7 @@ class _Capture(fx.Interpreter):
         self.operators.append(
             Operator(
                 name=_name(n), ways=ways, times=times, weights=_bytes(owned), fixed=_bytes(fixed), kept=self.kept,
-                output=_bytes(made), most=most, alike=self._alike(n, made),
+                output=_bytes(made), most=most, alike=self._alike(n, made), **_routing(module, made),
             )
         )
         self.edges |= {(one, number) for one in before}
@@ -161,6 +162,14 @@ class _Capture(fx.Interpreter):
             self.alive.append(tensor)
             self.kept += tensor.untyped_storage().nbytes()
         return tensor
+
+
+def _routing(module: nn.Module | None, made: list[Tensor]) -> dict[str, int]:
+    """What a layer of experts has for a mesh to divide."""
+    if not isinstance(module, Experts):
+        return {}
+    inside = [weight for weight in module.experts.parameters() if weight.requires_grad]
+    return {"experts": len(module.experts), "routed": _bytes(inside), "tokens": module.top * _bytes(made)}
 
 
 def _held(module: nn.Module | None) -> list[Tensor]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
 from covey.errors import PlanError
-from covey.parallelism.plan.cut import best_cut
+from covey.parallelism.plan.cut import best_cut, smallest_cut
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.plan.predict import predict
 from covey.parallelism.plan.profile import Profile
@@ -67,10 +67,16 @@ def refusal(mesh: dict[str, int], workers: int) -> str:
 
 
 class LayoutSearch:
-    """All layouts of a model over these machines. The graph, and the profile of layers, are of one replica's batch."""
+    """All layouts of a model over these machines. The graph, and the profile of layers, are of one replica's batch.
 
-    def __init__(self, graph: OperatorGraph, devices: Devices, profile: Profile | None = None, parts: int = 4) -> None:
-        self.graph, self.devices, self.profile, self.parts = graph, devices, profile, parts
+    With `least` it looks for those that need the least memory, however slow they are.
+    """
+
+    def __init__(
+        self, graph: OperatorGraph, devices: Devices, profile: Profile | None = None, parts: int = 4,
+        least: bool = False,
+    ) -> None:  # fmt: skip
+        self.graph, self.devices, self.profile, self.parts, self.least = graph, devices, profile, parts, least
         self.count = devices.count
         self.notes: list[str] = []  # why a method gave up
 
@@ -78,14 +84,15 @@ class LayoutSearch:
         """Data parallelism first; then what a run can do, and what is for study, each the fastest first."""
         names = list(METHODS) if method == "all" else [method]
         budget = replace(budget, seconds=budget.seconds / (len(names) * (3 * len(_groups(self.count)) + 1)))
-        rest = [self.alone(), *self.sharded(), *self.pipelines()]
+        rest = [self.alone(), *self.sharded(), *self.experts(), *self.pipelines()]
         for name in names:
-            for find in (self.tensor, self.products, self.study):
+            for find in (self.tensor, self.products) if self.least else (self.tensor, self.products, self.study):
                 rest += self._found(find(name, budget))
-        fitting = [one for one in rest if one.memory <= self.devices.memory]
-        slowest_first = sorted(fitting, key=lambda one: one.order, reverse=True)
-        best = {layout.plan: layout for layout in slowest_first}  # the fastest of each plan
-        return [self.data_parallel(), *sorted(best.values(), key=lambda one: one.order)]
+        fitting = [one for one in rest if self.least or one.memory <= self.devices.memory]
+        order = (lambda one: (one.memory, *one.order)) if self.least else (lambda one: one.order)
+        worst_first = sorted(fitting, key=order, reverse=True)
+        best = {layout.plan: layout for layout in worst_first}  # the best of each plan
+        return [self.data_parallel(), *sorted(best.values(), key=order)]
 
     def _found(self, layouts: Iterator[ModelLayout]) -> Iterator[ModelLayout]:
         """What a method finds until it gives up; why it does is noted."""
@@ -95,9 +102,9 @@ class LayoutSearch:
             if str(error) not in self.notes:
                 self.notes.append(str(error))
 
-    def unlimited(self) -> LayoutSearch:
-        """The same with as much memory as a layout needs."""
-        return LayoutSearch(self.graph, replace(self.devices, memory=math.inf), self.profile, self.parts)
+    def smallest(self) -> LayoutSearch:
+        """The same, in search of the least memory: in one byte nothing fits, so that all that is less is better."""
+        return LayoutSearch(self.graph, replace(self.devices, memory=1.0), self.profile, self.parts, least=True)
 
     def alone(self) -> ModelLayout:
         """One machine does it all: where the others help less than they cost."""
@@ -126,9 +133,8 @@ class LayoutSearch:
 
     def products(self, method: str, budget: Budget) -> Iterator[ModelLayout]:
         """Stages, shards and divided operators in one mesh."""
-        for sizes, share, cut, cost in ProductLayouts(self.graph, self.devices, self.profile, self.parts).found(
-            method, budget
-        ):
+        layouts = ProductLayouts(self.graph, self.devices, self.profile, self.parts, self.least)
+        for sizes, share, cut, cost in layouts.found(method, budget):
             mesh = {name: size for name, size in asdict(sizes).items() if size > 1 or name in ("replica", "zero")}
             mesh = {name: size for name, size in mesh.items() if size}
             mesh |= {"microbatches": self.parts} if cut else {}
@@ -187,24 +193,52 @@ class LayoutSearch:
                     why_not=refusal(mesh, self.count),
                 )  # fmt: skip
 
+    def experts(self) -> Iterator[ModelLayout]:
+        """Experts divided among members, which have all other weights, as with zero=1, and batches of their own.
+
+        Tokens travel to their experts and back, forward and backward.
+        """
+        layers = [one for one in self.graph.operators if one.experts]
+        apart = sum(one.routed for one in layers)
+        dense = sum(one.weights for one in self.graph.operators) - apart
+        rest = sum(operator.kept + operator.fixed for operator in self.graph.operators)
+        alone = sum(sum(operator.seconds(OperatorConfig())) for operator in self.graph.operators)
+        slow = max(self.devices.factor(device) for device in range(self.count))
+        for replicas, members in _groups(self.count) if layers else ():
+            if members > min(one.experts for one in layers):
+                continue
+            tokens = sum(4 * self.devices.gathered(one.tokens, members) for one in layers)
+            between = self.devices.summed((apart + dense) / members, replicas)
+            mesh = {"replica": replicas, "expert": members}
+            yield ModelLayout(
+                plan=_shown(mesh), strategy=f"allreduce with {_mesh(mesh)}", method="formulas", workers=self.count,
+                step=slow * alone + tokens + 2 * self.devices.gathered(dense, members) + between,
+                samples=self.count * self.graph.samples,
+                memory=(2 + self.graph.state) * (apart + dense) / members + 2 * dense + rest,
+                traffic=2 * (members - 1) * dense * replicas + 2 * (replicas - 1) * (apart + dense)
+                + 4 * (members - 1) * replicas * sum(one.tokens for one in layers),
+                why_not=refusal(mesh, self.count),
+            )  # fmt: skip
+
     def pipelines(self) -> Iterator[ModelLayout]:
         """Stages by PipeDream's planner, under 1f1b; the replicas of each sum its gradients."""
         for replicas, stages in _groups(self.count) if self.profile else ():
             assert self.profile is not None
             terms = CutTerms(
                 stages=stages, schedule=Schedule(name="1f1b", microbatches=self.parts),
-                bandwidth=self.devices.bandwidth, memory=self.devices.memory, trains=True,
+                bandwidth=self.devices.bandwidth, memory=math.inf if self.least else self.devices.memory, trains=True,
             )  # fmt: skip
             try:
-                found = predict(self.profile, best_cut(self.profile, terms), terms, self.devices.latency)
+                cut = (smallest_cut if self.least else best_cut)(self.profile, terms)
+                found = predict(self.profile, cut, terms, self.devices.latency)
             except PlanError:
                 continue  # too few layers, or too little memory
             slow = max(self.devices.factor(device) for device in range(self.count))
             sums = [self.devices.summed(stage.weights, replicas) for stage in found.stages]
             mesh = {"replica": replicas, "stage": stages, "microbatches": self.parts}
-            cut = f"{_mesh(mesh)[:-1]}, cut={':'.join(map(str, found.cut.after))})"
+            said = f"{_mesh(mesh)[:-1]}, cut={':'.join(map(str, found.cut.after))})"
             yield ModelLayout(
-                plan=_shown({"replica": replicas, "stage": stages}), strategy=f"allreduce with {cut}",
+                plan=_shown({"replica": replicas, "stage": stages}), strategy=f"allreduce with {said}",
                 method="planner", workers=self.count, step=slow * found.step + max(sums),
                 samples=replicas * self.graph.samples, memory=found.memory, why_not=refusal(mesh, self.count),
                 traffic=replicas * found.traffic + sum(2 * (replicas - 1) * stage.weights for stage in found.stages),
@@ -236,7 +270,7 @@ def _mesh(mesh: dict[str, int]) -> str:
 
 
 def _shown(mesh: dict[str, int]) -> str:
-    words = {"stage": "stages", "shard": "shards", "tensor": "splits"}
+    words = {"stage": "stages", "shard": "shards", "expert": "expert members", "tensor": "splits"}
     times = f"{mesh['replica']} x " if mesh["replica"] > 1 else ""
     zero = f", zero={mesh['zero']}" if "zero" in mesh else ""
     return times + " x ".join(f"{mesh[name]} {word}" for name, word in words.items() if name in mesh) + zero

@@ -54,6 +54,9 @@ class Operator:
     output: int = 0  # bytes, for all samples
     most: int = 1  # among how many it can be divided
     alike: str = ""  # operators of one such name share one choice
+    experts: int = 0  # that it has, where it is a layer of them
+    routed: int = 0  # bytes of their weights, of all its weights
+    tokens: int = 0  # bytes that travel to experts and back, for all samples
 
     def seconds(self, config: OperatorConfig) -> tuple[float, float]:
         """Forward and backward of one part; what was not measured is in proportion to the whole operator."""
@@ -71,7 +74,9 @@ class Operator:
     def scaled(self, factor: int) -> Operator:
         """The same for this many times as many samples."""
         times = {key: (factor * ahead, factor * back) for key, (ahead, back) in self.times.items()}
-        return replace(self, times=times, kept=factor * self.kept, output=factor * self.output)
+        return replace(
+            self, times=times, kept=factor * self.kept, output=factor * self.output, tokens=factor * self.tokens
+        )
 
     def takes_split(self, config: OperatorConfig) -> bool:
         """Whether a member needs only its part of the input's columns."""

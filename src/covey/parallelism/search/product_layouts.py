@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from covey.errors import PlanError
-from covey.parallelism.plan.cut import best_cut
+from covey.parallelism.plan.cut import best_cut, smallest_cut
 from covey.parallelism.plan.predict import predict
 from covey.parallelism.plan.profile import Profile
 from covey.parallelism.plan.schedule import Schedule
@@ -54,8 +54,10 @@ class ProductCost:
 class ProductLayouts:
     """All layouts along two axes or three, besides replicas, and what each costs."""
 
-    def __init__(self, graph: OperatorGraph, devices: Devices, profile: Profile | None, parts: int) -> None:
-        self.graph, self.devices, self.profile = graph, devices, profile
+    def __init__(
+        self, graph: OperatorGraph, devices: Devices, profile: Profile | None, parts: int, least: bool = False
+    ) -> None:  # fmt: skip
+        self.graph, self.devices, self.profile, self.least = graph, devices, profile, least
         self.schedule = Schedule(name="1f1b", microbatches=parts)
         self.slow = max(devices.factor(device) for device in range(devices.count))
 
@@ -112,17 +114,17 @@ class ProductLayouts:
         ))  # fmt: skip
 
     def terms(self, mesh: MeshSizes) -> CutTerms:
+        limit = inf if self.least else self.devices.memory
         return CutTerms(
-            stages=mesh.stage, schedule=self.schedule, bandwidth=self.devices.bandwidth, memory=self.devices.memory,
-            trains=True,
-        )  # fmt: skip
+            stages=mesh.stage, schedule=self.schedule, bandwidth=self.devices.bandwidth, memory=limit, trains=True
+        )
 
     def cut(self, mesh: MeshSizes, share: OperatorShare) -> Cut | None:
         """The planner's, of the layers as members have them; nothing where there is none."""
         if mesh.stage == 1 or self.profile is None:
             return None
         try:
-            return best_cut(self.divided(share), self.terms(mesh))
+            return (smallest_cut if self.least else best_cut)(self.divided(share), self.terms(mesh))
         except PlanError:  # too few layers, or too little memory
             return None
 
