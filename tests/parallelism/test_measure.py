@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from covey.parallelism import chain_of, measure
+from covey.parallelism import CutTerms, Schedule, best_cut, chain_of, measure
+from covey.parallelism.plan.cut import smallest_cut
 from tests.parallelism import models
 
 
@@ -68,3 +69,14 @@ def test_tied_weights_bind_layers_unless_they_are_summed(tied: str) -> None:
     whole = sum(p.numel() for p in models.Transformer(tied=True, depth=1).parameters())
     copies = 11 * 8 if tied == "sum" else 0
     assert profile.weights(0, len(profile) - 1) == 4 * (whole + copies)
+
+
+def test_a_stage_with_nothing_but_borrowed_weights_trains_nothing() -> None:
+    """The last layer has the words' weights: no cut is just before it."""
+    inputs = (torch.randint(11, (2, 5)),)
+    profile = measure(chain_of(models.Transformer(tied=True, depth=1), inputs), inputs, repeat=0, tied="sum")
+    last = len(profile) - 1
+    assert profile.weights(last, last) == profile.layers[last].borrowed > 0 and not profile.trains(last, last)
+    terms = CutTerms(stages=2, schedule=Schedule(microbatches=2), trains=True)
+    for cut in (best_cut(profile, terms), smallest_cut(profile, terms)):
+        assert all(profile.trains(*part) for part in cut.parts(len(profile)))

@@ -15,7 +15,7 @@ import covey
 from covey.engines.process.role.saving import restore
 from covey.errors import CheckpointError
 from covey.model.replica import Replica
-from covey.parallelism.relayout import relaid
+from covey.parallelism.relayout import ScatteredNumbers, relaid
 from tests.parallelism.test_experts import apart, run, task
 from tests.parallelism.test_recut import kept
 from tests.parallelism.test_sharded import ragged
@@ -164,3 +164,11 @@ def test_what_another_layout_cannot_have_is_refused(
 ) -> None:  # fmt: skip
     with pytest.raises(CheckpointError, match=said):
         broken(task("words"), before, after, tmp_path / "kept", workers)
+
+
+def test_who_does_not_say_which_numbers_it_has_has_the_next_ones() -> None:
+    found = ScatteredNumbers()
+    for numbers, runs in ((torch.tensor([3.0, 1.0]), [(2, 1), (0, 1)]), (torch.tensor([2.0]), [(1, 1)])):
+        found.add(numbers, runs)
+    found.add(torch.tensor([4.0, 5.0]), None)
+    assert found.joined().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]

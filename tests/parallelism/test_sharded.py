@@ -190,6 +190,30 @@ class Shared(nn.Module):
         return nn.functional.linear(x, torch.conj(torch.complex(kept, kept)).real[:3])
 
 
+class SomeRows(nn.Module):
+    """Uses rows from the middle of a parameter; backward needs them again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Linear(64, 9, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.table.weight[3:6])
+
+
+def test_backward_sees_the_rows_that_forward_used() -> None:
+    class Before(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.rows = nn.Linear(64, 64), SomeRows()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rows(self.first(x.flatten(1)).tanh())
+
+    given = task(model=lambda: Before().double())
+    assert apart(run(given, "allreduce with mesh(shard=2)", 2), run(given, "allreduce", 2)) < 1e-10
+
+
 class Given(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -47,6 +47,15 @@ def test_rows_on_several_workers_learn_what_one_learns(members: int) -> None:
         assert apart(found, run(given, "allreduce", 1)) < 1e-10
 
 
+def test_of_a_whole_image_a_member_takes_as_many_rows_as_its_filters_reach() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(covey.nn.Local2d(1, 2, kernel=5, height=8, width=8), nn.Flatten(), nn.Linear(128, 5))
+
+    given = task(model)
+    found = run(given, 'allreduce with mesh(tensor=2, split="0:spatial")', 2)
+    assert apart(found, run(given, "allreduce", 1)) < 1e-10
+
+
 @pytest.mark.parametrize("height", [8, 16])
 def test_only_borders_travel_and_no_gradient(height: int) -> None:
     """Of the second layer two rows each way, forward and backward; a sum of the last layer's outputs, and its bias."""

@@ -166,6 +166,24 @@ def test_parameters_are_whole_to_whoever_uses_them() -> None:
     assert apart(run(given, "allreduce with mesh(tensor=3)", 3), run(given, "allreduce", 1)) < 1e-10
 
 
+class Averaged(nn.Module):
+    """A mean over seven columns, of which one member has four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.last = nn.Linear(64, 7), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(x) * self.up(x).tanh().mean(-1, keepdim=True)
+
+
+def test_a_mean_over_slices_counts_each_number_once() -> None:
+    given = task(Averaged)
+    found = run(given, 'allreduce with mesh(tensor=2, split="up:column")', 2)
+    assert apart(found, run(given, "allreduce", 1)) < 1e-10
+
+
 @pytest.mark.parametrize("more", [{"label_smoothing": 0.1}, {"ignore_index": 2}, {"reduction": "sum"}])
 def test_losses_of_divided_classes(more: dict[str, Any]) -> None:
     given = task("mlp", loss=nn.CrossEntropyLoss(**more))

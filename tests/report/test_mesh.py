@@ -21,7 +21,7 @@ def divided(spec: str, workers: int) -> Result:
 @pytest.mark.parametrize(
     ("spec", "workers", "holds"),
     [
-        ("allreduce with mesh(stage=2, cut=0, microbatches=2)", 2, ["layers 0 to 0", "layers 1 on"]),
+        ("allreduce with mesh(stage=2, cut=1, microbatches=2)", 2, ["layers 0 to 1", "layers 2 on"]),
         ("zero2", 2, ["rows 1/2", "rows 2/2"]),
         (
             "bsp with mesh(replica=2, stage=2, cut=1, microbatches=2, tensor=2)", 8,
@@ -39,7 +39,7 @@ def test_every_worker_has_its_part(spec: str, workers: int, holds: list[str]) ->
 
 
 def test_bars_are_memory_and_time_and_groups_say_how_long_they_waited() -> None:
-    result = divided("allreduce with mesh(stage=2, shard=2, cut=0, microbatches=2)", 4)
+    result = divided("allreduce with mesh(stage=2, shard=2, cut=1, microbatches=2)", 4)
     waited = [0.25 + rank / 20 for rank in range(4)]
     roles = {
         f"worker {rank}": TimeShares(compute=0.5, exchange=0.5 - share, waiting=share, memory=(4 - rank) * 10**6)

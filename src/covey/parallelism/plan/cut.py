@@ -48,7 +48,7 @@ def smallest_cut(profile: Profile, terms: CutTerms) -> Cut:
     terms.check(len(profile))
 
     def memory(run: LayerRun) -> float:
-        able = not terms.trains or profile.weights(run.first, run.last)
+        able = not terms.trains or profile.trains(run.first, run.last)
         return _memory(profile, terms, run, terms.hosts) if able else math.inf
 
     least, chosen = search(profile, terms.parts, terms.hosts, memory, max)
@@ -69,7 +69,7 @@ def _best(profile: Profile, terms: CutTerms, machines: int) -> Cut | None:
     chunks, end = terms.schedule.chunks, len(profile) - 1
 
     def pace(run: LayerRun) -> float:
-        if terms.trains and not profile.weights(run.first, run.last):
+        if terms.trains and not profile.trains(run.first, run.last):
             return math.inf
         if chunks == 1 and terms.memory < math.inf and _memory(profile, terms, run, machines) > terms.memory:
             return math.inf

@@ -43,17 +43,20 @@ def measure(
     bound = chain.bound() if tied == "refuse" else frozenset()
     layers = []
     seen: set[int] = set()
+    earlier: set[int] = set()
     for part, layer, kept, made, (forward, backward) in zip(
         parts, chain.layers, keeping, crossing, times, strict=True
     ):
         if tied == "sum":
             seen = set()  # each stage has its own copy of tied weights; otherwise they count where they come first
+        trained = [p for p in part.module.parameters() if p.requires_grad]
         layers.append(
             LayerCost(
                 name=layer.name,
                 forward=forward,
                 backward=backward,
-                weights=_bytes((p for p in part.module.parameters() if p.requires_grad), seen),
+                weights=_bytes(iter(trained), seen),
+                borrowed=sum(p.nbytes for p in trained if id(p) in earlier) if tied == "sum" else 0,
                 fixed=_bytes((p for p in part.module.parameters() if not p.requires_grad), seen)
                 + _bytes(part.module.buffers(), seen),
                 kept=kept,
@@ -62,6 +65,7 @@ def measure(
                 cuttable=part.number not in bound,
             )
         )
+        earlier.update(map(id, trained))
     return Profile(tuple(layers), sum(value.nbytes for value in inputs), state)
 
 

@@ -19,6 +19,7 @@ class LayerCost:
     forward: float = 0.0  # seconds
     backward: float = 0.0
     weights: int = 0  # bytes that are trained
+    borrowed: int = 0  # of these: what an earlier layer has, too, whose stage owns it
     fixed: int = 0  # bytes of buffers and frozen parameters
     kept: int = 0  # bytes of what it makes that backward needs
     sends: int = 0  # bytes that would cross a cut after it: all values alive there
@@ -55,6 +56,10 @@ class Profile:
 
     def weights(self, first: int, last: int) -> int:
         return self._weights[last + 1] - self._weights[first]
+
+    def trains(self, first: int, last: int) -> bool:
+        """Whether a stage of these layers would own any weight."""
+        return any(layer.weights > layer.borrowed for layer in self.layers[first : last + 1])
 
     def takes(self, first: int) -> int:
         """Bytes that a stage takes which begins here."""
