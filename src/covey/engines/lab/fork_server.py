@@ -25,6 +25,7 @@ from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.lab.name import NETNS
 from covey.engines.process.child_process import entitle, forked_child, read, write
 from covey.engines.process.forking.role_processes import forked
+from covey.errors import PeerLost
 
 CLONE_NEWNET = 0x40000000
 
@@ -72,7 +73,11 @@ def _fork(line: socket.socket, invitation: Invitation, handed: bytes) -> int:
         if invitation.group:
             (Path(invitation.group) / "cgroup.procs").write_text(str(os.getpid()))
         enter(invitation.namespace)
-        site.host(invitation.config, handed, forked)
+        try:
+            site.host(invitation.config, handed, forked)
+        except PeerLost as lost:
+            print(f"covey: the site on {invitation.host} ends: {lost}", file=sys.stderr)
+            raise SystemExit(1) from None
 
     return forked_child(line, f"covey: site {invitation.host}", work)
 

@@ -56,14 +56,22 @@ class LinkEnded(RelayWord, frozen=True):
 
 
 class HostBeat(RelayWord, frozen=True):
-    """The host is there."""
+    """The host is there, in the life of this number."""
+
+    life: int
+
+
+class RenewHost(RelayWord, frozen=True):
+    """The host was lost: end all replicas, and begin the life of this number."""
+
+    life: int
 
 
 class LeaveHost(RelayWord, frozen=True):
     """The endpoint has ended."""
 
 
-Down = StartHere | EndHere | RelayedBytes | LeaveHost
+Down = StartHere | EndHere | RelayedBytes | RenewHost | LeaveHost
 Up = HostBeat | LinkEnded | RelayedBytes
 
 works: WireFormat[HostWork] = WireFormat("work of a host", HostWork)

@@ -21,6 +21,7 @@ from covey.inference.sites.relay_words import (
     LeaveHost,
     LinkEnded,
     RelayedBytes,
+    RenewHost,
     StartHere,
     Up,
     down,
@@ -71,6 +72,7 @@ class ReplicaHost:
         self._line, self._token, self._forks = line, given.contacts.token, forks
         self._links: dict[int, RelayedLink] = {}
         self._ranks: dict[int, int] = {}  # by the numbers of their links
+        self._life = 0  # grows each time that the front takes this host for lost
         self._told = 0.0
 
     def run(self) -> None:
@@ -78,7 +80,7 @@ class ReplicaHost:
         going = True
         while going:
             if time.monotonic() - self._told >= BEAT:
-                self._tell(HostBeat())
+                self._tell(HostBeat(self._life))
             poller = zmq.Poller()
             poller.register(self._line, zmq.POLLIN)
             for link in self._links.values():
@@ -98,8 +100,12 @@ class ReplicaHost:
                 self._links[number] = RelayedLink(number, self._forks[rank % len(self._forks)].start(rank))
                 self._ranks[number] = rank
             case EndHere(number) if number in self._links:
-                self._forks[self._ranks[number] % len(self._forks)].end(self._ranks[number])
-                self._drop(self._links[number])
+                self._end(self._links[number])
+            case RenewHost(life) if life > self._life:
+                for link in list(self._links.values()):
+                    self._end(link)
+                self._life = life
+                self._tell(HostBeat(life))
             case RelayedBytes(number, data) if number in self._links:
                 if not self._links[number].write(data):
                     self._ended(self._links[number])
@@ -112,6 +118,12 @@ class ReplicaHost:
             self._ended(link)
         elif data:
             self._tell(RelayedBytes(link.number, data))
+
+    def _end(self, link: RelayedLink) -> None:
+        """Kill the replica that has this link."""
+        rank = self._ranks[link.number]
+        self._forks[rank % len(self._forks)].end(rank)
+        self._drop(link)
 
     def _ended(self, link: RelayedLink) -> None:
         self._drop(link)

@@ -32,6 +32,8 @@ class SiteForks:
         self._sites = sites
         self._links: dict[int, RelayedLink] = {}
         self._homes: dict[int, tuple[int, int]] = {}  # the host and the rank of each link
+        self._spoke: set[int] = set()  # links over which the replica has said something
+        self._waiting: list[tuple[int, socket.socket]] = []  # ranks to start when a host is there, and their links
         self._asked: deque[Callable[[], None]] = deque()
         self._numbers = 0
         self._wakeup, self._open = os.eventfd(0, os.EFD_NONBLOCK), True
@@ -80,6 +82,8 @@ class SiteForks:
                 self._sites.tell(host, LeaveHost())
             for link in list(self._links.values()):
                 self._drop(link)
+            for _, end in self._waiting:
+                end.close()
 
     def _turn(self) -> None:
         poller = zmq.Poller()
@@ -94,16 +98,37 @@ class SiteForks:
             self._asked.popleft()()
         for link in [one for one in self._links.values() if ready.get(one.socket.fileno())]:
             self._relay(link)
+        self._hear()
+        if self._waiting and (self._sites.hosts or not self._sites.awaited):
+            waiting, self._waiting = self._waiting, []
+            for rank, end in waiting:
+                self._start(rank, end)
+
+    def _hear(self) -> None:
+        """What hosts say, and which are lost."""
         for _, word in self._sites.words():
             if isinstance(word, LinkEnded) and word.link in self._links:
                 self._drop(self._links[word.link])
             elif isinstance(word, RelayedBytes) and word.link in self._links:
+                self._spoke.add(word.link)
                 self._links[word.link].write(word.data)
         for host in self._sites.lost():
             for number in [one for one, home in self._homes.items() if home[0] == host]:
-                self._hang_up(self._links[number])  # it may only have been silent
+                self._lose(number)
+
+    def _lose(self, number: int) -> None:
+        """Its host is lost. A replica that has said nothing is started elsewhere: that is not a failure of its own."""
+        link, (host, rank) = self._links[number], self._homes[number]
+        if number in self._spoke:
+            return self._hang_up(link)
+        self._sites.tell(host, EndHere(number))  # the host may only have been silent
+        self._waiting.append((rank, link.socket))
+        return self._forget(link)
 
     def _start(self, rank: int, end: socket.socket) -> None:
+        if not self._sites.hosts and self._sites.awaited:
+            log(f"replica {rank} is started when a host is heard again")
+            return self._waiting.append((rank, end))
         if not self._sites.hosts:
             log("no host is left on which a replica could be started")
             return end.close()
@@ -116,6 +141,9 @@ class SiteForks:
     def _end(self, rank: int) -> None:
         for number in [one for one, home in self._homes.items() if home[1] == rank]:
             self._hang_up(self._links[number])
+        for one in [one for one in self._waiting if one[0] == rank]:
+            self._waiting.remove(one)
+            one[1].close()
 
     def _relay(self, link: RelayedLink) -> None:
         """What the front has sent, and what it had no room for."""
@@ -132,4 +160,8 @@ class SiteForks:
 
     def _drop(self, link: RelayedLink) -> None:
         link.close()
+        self._forget(link)
+
+    def _forget(self, link: RelayedLink) -> None:
         del self._links[link.number], self._homes[link.number]
+        self._spoke.discard(link.number)
