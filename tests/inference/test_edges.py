@@ -14,7 +14,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from covey.cli import app
-from covey.cli.models.serving import objective
+from covey.cli.models.serving_flags import objective
 from covey.errors import PlanError, WireError
 from covey.inference.endpoint import EdgeSettings, Endpoint
 from covey.inference.front_driver import FrontDriver
