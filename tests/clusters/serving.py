@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.inference.test_serving import TASK, RunningEndpoint
+from tests.inference.running import TASK, RunningEndpoint
 from tests.real.harness import Room
 from tests.warm import Command
 

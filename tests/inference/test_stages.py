@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,26 +28,13 @@ from covey.model import build
 from covey.parallelism.plan.measure import measure
 from covey.parallelism.plan.profile import Profile
 from covey.task import load_task
-from tests.inference.test_serving import RunningEndpoint, serving, until
+from tests.inference.running import PICKY, RunningEndpoint, asked, serving, until
 
-TASK = '''
-import os
-import torch
-from torch import nn
-import covey
-
-class Picky(nn.Module):
-    """Adds 1; raises over negative numbers, and ends its process over a million."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, rows):
-        if (rows < 0).any():
-            raise ValueError("a negative number")
-        if (rows > 1e6).any():
-            os._exit(3)
+TASK = (
+    PICKY
+    + '''
+class Adding(Picky):
+    def answer(self, rows):
         return rows + self.scale
 
 class Doubling(Picky):
@@ -65,15 +51,10 @@ class Whole(nn.Module):
     def forward(self, rows):
         return rows if rows.sum() > 0 else -rows
 
-def made(model):
-    return covey.Task(
-        model=model, data=(torch.ones(8, 2), torch.ones(8, 2)), loss=nn.functional.mse_loss,
-        optimizer=lambda params: torch.optim.SGD(params, lr=0.1), batch_size=4,
-    )
-
-task = made(lambda: nn.Sequential(Doubling(), Picky(), Doubling()))
+task = made(lambda: nn.Sequential(Doubling(), Adding(), Doubling()))
 whole = made(Whole)
 '''
+)
 
 
 @pytest.mark.parametrize(
@@ -113,19 +94,7 @@ def test_a_stage_that_is_killed_under_load_costs_no_answer(tmp_path: Path) -> No
     """An answer is 2 (2 x + 1); two replicas of three stages are six processes."""
     with started(tmp_path, "--stages 3 --threads 1") as endpoint:
         assert endpoint.predict(1, 2.5)[1]["output"] == [6.0, 12.0]
-        found: Counter[tuple[int, bool]] = Counter()
-        over = threading.Event()
-
-        def client(number: int) -> None:
-            while not over.is_set():
-                status, told = endpoint.predict(number, 1)
-                found[status, told.get("output") == [4.0 * number + 2, 6.0]] += 1
-                number += 1
-
-        clients = [threading.Thread(target=client, args=(10_000 * one,)) for one in range(8)]
-        for one in clients:
-            one.start()
-        try:
+        with asked(endpoint, lambda number: [4.0 * number + 2, 6.0]) as found:
             for victim in (0, 1, 2):
                 before, processes = sum(found.values()), endpoint.replicas()
                 until(lambda before=before: sum(found.values()) > before + 100)  # type: ignore[misc]
@@ -133,10 +102,6 @@ def test_a_stage_that_is_killed_under_load_costs_no_answer(tmp_path: Path) -> No
                 os.kill(processes[victim], signal.SIGKILL)
                 until(lambda lost=victim + 1: endpoint.standing() == (2, lost))  # type: ignore[misc]
                 assert len(set(endpoint.replicas()) - set(processes)) == 3, "the whole row is replaced"
-        finally:
-            over.set()
-            for one in clients:
-                one.join()
         assert set(found) == {(200, True)}
         check_poison(endpoint)
 
