@@ -4,9 +4,9 @@
 one that has ray[serve] and torch. Servers take turns on two cores, which they share with `wrk`; each is started anew
 for its turn. Of the peers' settings a first round picks the best. Other parts, each with names of models behind it:
 `predicted` compares the 99th percentile at 30, 60 and 80 % of the highest rate with that of the same programs in
-virtual time; `batching` the rate with batches whose size is found with that of the best fixed size; `killed` counts
-failed answers while a replica is killed under load. With COVEY_KEPT=FILE what was measured is kept there, and a second
-call measures the rest. COVEY_QUICK=1 only shows that everything works.
+virtual time, calibrated at other loads; `batching` the rate with batches whose size is found with that of the best
+fixed size; `killed` counts failed answers while a replica is killed under load. With COVEY_KEPT=FILE what was measured
+is kept there, and a second call measures the rest. COVEY_QUICK=1 only shows that everything works.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from safetensors.torch import save_file
 from benchmarks.peers.served_models import MODELS, seeded
 from benchmarks.push_pull import free_port
 from covey.inference import planning
-from covey.inference.path.path_costs import PathCosts
+from covey.inference.path.path_costs import PathCosts, costs_of
 from covey.inference.path.path_probe import PathProbe
+from covey.inference.path.rehearsal import rehearsed
 from covey.inference.request_desk import FrontSettings
 from covey.inference.virtual_service import VirtualService
 
@@ -211,6 +212,7 @@ def predicted(model: str) -> dict[str, Any]:
         times, costs, highest = _calibrated(model, port, pid)
         found["calibrated"] = {
             "rate": round(highest), "batch_of_1_us": round(1e6 * times(1)), "wake_us": _spread_of(costs.wakes),
+            "slower": [[round(number, 2) for number in (one.busy, *one.ratios)] for one in costs.slower],
             **{f"{name}_us": round(1e6 * getattr(costs, name)) for name in COSTS},
         }  # fmt: skip
         print(model, found["calibrated"], file=sys.stderr, flush=True)
@@ -235,7 +237,10 @@ def _calibrated(model: str, port: int, pid: int) -> tuple[Callable[[int], float]
     torch.set_num_threads(1)
     computing = planning.measure(torch.inference_mode()(seeded(model)), torch.rand(1, 8, 8), FRONT.largest)
     body = json.dumps({"input": [[round(column / 16, 4) for column in range(8)]] * 8}).encode()
-    costs = PathProbe(port, pid, body).costs(computing)
+    probe = PathProbe(port, pid, body)
+    phases = probe.phases()
+    rate = max(one.rate for one in phases)
+    costs = rehearsed(probe, rate, costs_of(phases, computing), FRONT, [computing], CORES)
     highest = load(port, SECONDS)["rate"]
     few, more = (load(port, TRIAL, VISITORS, PAUSE=str(1e3 * VISITORS / (share * highest))) for share in LIGHT)
     client = max(0.0, more["cpu"] - few["cpu"]) / (more["requests"] - few["requests"])
@@ -253,7 +258,7 @@ def forecast(arrivals: Sequence[float], times: Callable[[int], float], costs: Pa
     service = VirtualService(FRONT, 1, times, path=costs, cores=CORES)
     for at in sorted(arrivals):
         service.request(at - min(arrivals))
-    waits = sorted(one.seconds for one in service.run())
+    waits = costs.stretched(sorted(one.seconds for one in service.run()), service.busy)
     return waits[int(0.99 * len(waits))]
 
 

@@ -38,9 +38,12 @@ function done(summary, latency, requests)
          for _, at in ipairs(thread:get("times")) do table.insert(arrivals, string.format("%.6f", at)) end
       end
    end
-   local errors = summary.errors
+   local errors, percentiles = summary.errors, {}
+   for share = 1, 99 do percentiles[share] = string.format("%.6f", latency:percentile(share) / 1e6) end
    io.write(string.format(
-      '\nFOUND {"requests": %d, "seconds": %.6f, "p50": %.6f, "p99": %.6f, "failed": %d, "arrivals": [%s]}\n',
+      '\nFOUND {"requests": %d, "seconds": %.6f, "p50": %.6f, "p99": %.6f, "failed": %d, "percentiles": [%s], ' ..
+      '"arrivals": [%s]}\n',
       summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e6, latency:percentile(99) / 1e6,
-      errors.connect + errors.read + errors.write + errors.status + errors.timeout, table.concat(arrivals, ", ")))
+      errors.connect + errors.read + errors.write + errors.status + errors.timeout,
+      table.concat(percentiles, ", "), table.concat(arrivals, ", ")))
 end

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -11,12 +13,14 @@ from safetensors.torch import save_file
 from covey.errors import PlanError
 from covey.inference.path.measured_endpoint import MeasuredWishes
 from covey.inference.path.measuring import measured_costs
-from covey.inference.path.path_costs import PathCosts, ProbePhase, affine, costs_of
+from covey.inference.path.path_costs import LoadRatio, PathCosts, ProbedLoad, ProbePhase, affine, costs_of
+from covey.inference.path.path_probe import PHASES
+from covey.inference.path.rehearsal import LOADS, load_ratio
 from covey.inference.planning import MachinePrice, forecasts
 from covey.inference.request_desk import FrontSettings
 from covey.inference.served_model import ModelPlace
 from covey.inference.virtual_service import VirtualService
-from tests.inference.test_serving import TASK
+from tests.inference.running import TASK
 
 SETTINGS = FrontSettings(objective=0.05)
 COSTS = PathCosts(request=2e-3, batch=4e-3, replica=1e-3)
@@ -72,6 +76,21 @@ def test_costs_explain_what_was_seen() -> None:
     assert found.wakes == pytest.approx((1e-3, 0.0, 0.0)), "what is left of each, for six wake-ups"
 
 
+def test_an_endpoint_that_has_sent_no_batch_has_no_costs() -> None:
+    phase = ProbePhase(requests=9, batches=0, front=1e-3, replica=0.0, client=0.0, seconds=(1e-3,))
+    with pytest.raises(PlanError, match="has sent no batch to a replica: serve it without a cache"):
+        costs_of([phase, phase], lambda size: 4e-3)
+
+
+def test_the_measured_endpoint_computes_every_answer_and_has_room_for_all_clients() -> None:
+    front = FrontSettings(objective=0.05, queue=2, cache=100)
+    wishes = MeasuredWishes(place=ModelPlace(file="m"), front=front, threads=1, stages=1, body=1)
+    most = max(clients for clients, _ in PHASES)
+    assert wishes.served.front.cache == 0 and wishes.served.front.queue >= most
+    front = FrontSettings(objective=0.05, queue=5000)
+    assert MeasuredWishes(place=ModelPlace(file="m"), front=front, threads=1, stages=1, body=1).served.front == front
+
+
 def test_the_time_of_waking_knows_of_threads_and_stages() -> None:
     """Two threads compute for 4 ms: 8 ms of CPU time, of which whoever asks waits for 4."""
     phases = [
@@ -90,6 +109,36 @@ def test_costs_are_never_negative() -> None:
     assert affine([(1, 1, 5e-3), (1, 2, 12e-3)]) == pytest.approx((0.0, 5.5e-3))
     assert affine([(1, 1, 5e-3), (1, 4, 1e-3)])[1] == pytest.approx(0.0, abs=1e-6)
     assert affine([(1, 1, 5e-3), (1, 1, 7e-3)]) == pytest.approx((0.0, 6e-3)), "batches of one say nothing"
+
+
+SEEN = (LoadRatio(busy=0.2, ratios=(1.0, 1.5, 2.0)), LoadRatio(busy=0.6, ratios=(2.0, 2.5, 4.0)))
+
+
+def test_waits_are_stretched_as_at_the_loads_around_theirs() -> None:
+    costs = PathCosts(request=0.0, batch=0.0, replica=0.0, slower=SEEN)
+    waits = [1.0] * 50 + [2.0] * 49 + [3.0]
+    for busy, first, last in ((0.1, 1.0, 6.0), (0.4, 1.5, 9.0), (0.9, 2.0, 12.0)):
+        found = costs.stretched(waits, busy)
+        assert (found[0], found[-1]) == pytest.approx((first, last))
+    assert costs.stretched(waits, 0.2)[69] == pytest.approx(2 * 1.25), "halfway between the median and the 90th"
+    assert COSTS.stretched(waits, 0.5) == waits and costs.stretched([math.inf], 0.3) == [math.inf]
+
+
+def test_a_load_that_took_longer_than_in_virtual_time_says_by_how_much() -> None:
+    """A request of 10 ms every 50 ms; the client is the probe, and has its own costs."""
+    arrivals = tuple(number / 20 for number in range(200))
+    seen = ProbedLoad(arrivals=arrivals, seconds=(20e-3,) * 150 + (30e-3,) * 50, client=1e-3)
+    costs = PathCosts(request=2e-3, batch=4e-3, replica=3e-3, client=9e-3)
+    found = load_ratio(seen, costs, SETTINGS, [lambda n: 0.0], 2)
+    assert found.ratios == pytest.approx((2.0, 3.0, 3.0)) and found.busy == pytest.approx(6 / 50, rel=0.01)
+
+
+def test_a_plan_counts_on_what_virtual_time_does_not_know() -> None:
+    prices = {"small": MachinePrice(1.0)}
+    costs = PathCosts(request=0.0, batch=0.0, replica=20e-3)
+    path = msgspec.structs.replace(costs, slower=(LoadRatio(busy=0.0, ratios=(1.0, 1.0, 3.0)),))
+    found = [forecasts([0.0, 1.0], lambda n: 0.0, prices, SETTINGS, 0.99, most=2, path=one)[0] for one in (costs, path)]
+    assert [one.keeps for one in found] == [True, False] and found[1].seconds == pytest.approx(60e-3)
 
 
 def test_the_front_may_be_what_limits_a_plan() -> None:
@@ -117,9 +166,12 @@ def test_a_real_endpoint_is_measured(tmp_path: Path) -> None:
     save_file({"scale": torch.tensor([2.0])}, tmp_path / "model.safetensors")
     place = ModelPlace(file=str(tmp_path / "model.safetensors"), task=str(tmp_path / "picky.py"))
     wishes = MeasuredWishes(place=place, front=SETTINGS, threads=1, stages=1, body=1 << 10)
-    found = measured_costs(wishes, torch.ones(2), lambda size: 0.0)
+    found = measured_costs(wishes, torch.ones(2), [lambda size: 0.0])
     assert 1e-5 < found.request < 0.1 and 0 <= found.batch < 0.1 and 1e-5 < found.replica + found.row < 0.1
     assert sorted(found.wakes)[len(found.wakes) // 2] > 2e-3 / 6 / 2
+    loads, ratios = zip(*((one.busy, one.ratios) for one in found.slower), strict=True)
+    assert len(loads) == len(LOADS) and sorted(loads) == list(loads) and 0 < loads[0] < loads[-1] <= 1
+    assert all(0.3 < one < 50 for row in ratios for one in row), ratios
     with pytest.raises(PlanError, match="for the reason above"):
         measured_costs(MeasuredWishes(place=ModelPlace(file="none", task=place.task), front=SETTINGS, threads=1,
-                                      stages=1, body=1), torch.ones(2), lambda size: 0.0)  # fmt: skip
+                                      stages=1, body=1), torch.ones(2), [lambda size: 0.0])  # fmt: skip

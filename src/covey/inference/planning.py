@@ -173,6 +173,8 @@ class PlannedTrial:
             service.request(begin + at)
         answers, objective = service.run(), self.settings.objective
         waits = sorted(one.seconds if one.answer.status == OK else math.inf for one in answers)
+        if self.path:
+            waits = self.path.stretched(waits, service.busy)
         in_time = sum(wait <= objective for wait in waits) / len(waits)
         late = waits[math.ceil(self.share * len(waits)) - 1]
         mean = service.replica_seconds / max(one.answered for one in answers)

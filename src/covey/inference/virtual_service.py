@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from random import Random
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -105,6 +106,13 @@ class VirtualService:
     def replica_seconds(self) -> float:
         """How long replicas were there, all together, with the times in which they were set up."""
         return self._used + sum(self._agenda.now - since for since in self._since.values())
+
+    @property
+    def busy(self) -> float:
+        """The share of time in which the front worked while requests came, on average over them."""
+        if self._path is None:
+            return 0.0
+        return fmean(min(1.0, self._path.worked[int(one.answered)]) for one in self.answers.values())
 
     def request(self, at: float, row: Tensor = ROW, key: str = "") -> int:
         """Somebody will ask at this time; the ticket of that."""

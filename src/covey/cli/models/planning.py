@@ -43,7 +43,7 @@ def show_plan(
     measured = MeasuredWishes(
         place=place, front=wishes.front, threads=threads, stages=wishes.stages, body=wishes.body
     )
-    path = measured_costs(measured, model.example()[0], lambda size: sum(one(size) for one in times))
+    path = measured_costs(measured, model.example()[0], times)
     found = forecasts(arrivals, times, prices, wishes.front, wishes.share, scaled=wishes.scaled, path=path)
     if planned.json is not None:
         json_file.write(planned.json, msgspec.json.encode(found).decode() + "\n")

@@ -6,6 +6,7 @@ It is what `covey serve` would start, with one replica, on a free port; no linea
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import msgspec
 
@@ -14,6 +15,8 @@ from covey.errors import CoveyError
 from covey.inference.request_desk import FrontSettings
 from covey.inference.served_model import ModelPlace
 from covey.inference.serving import ServeWishes, serve
+
+LEAST_QUEUE = 1024  # requests: those of all clients that measure fit in
 
 
 class MeasuredWishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +28,14 @@ class MeasuredWishes(msgspec.Struct, frozen=True, kw_only=True):
     stages: int
     body: int
 
+    @property
+    def served(self) -> ServeWishes:
+        """How the model is served while it is asked the same again and again, by many clients at a time."""
+        front = replace(self.front, cache=0, queue=max(self.front.queue, LEAST_QUEUE))
+        return ServeWishes(
+            front=front, threads=self.threads, stages=self.stages, port=0, body=self.body, noted=False
+        )
+
 
 wanted: WireFormat[MeasuredWishes] = WireFormat("endpoint that is measured", MeasuredWishes, "json", most=1 << 20)
 
@@ -32,10 +43,7 @@ wanted: WireFormat[MeasuredWishes] = WireFormat("endpoint that is measured", Mea
 def main(text: str) -> None:
     """Serve until the process is told to end; the first line of its output is the address."""
     given = wanted.read(text.encode(), "the planner")
-    wishes = ServeWishes(
-        front=given.front, threads=given.threads, stages=given.stages, port=0, body=given.body, noted=False
-    )
-    serve(given.place, wishes, lambda line: print(line, flush=True), lambda line: None)
+    serve(given.place, given.served, lambda line: print(line, flush=True), lambda line: None)
 
 
 if __name__ == "__main__":

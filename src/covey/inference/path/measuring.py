@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import msgspec
 from torch import Tensor
@@ -14,15 +14,16 @@ from torch import Tensor
 from covey.engines.process.forking.die_with_parent import leashed
 from covey.errors import PlanError
 from covey.inference.path.measured_endpoint import MeasuredWishes
-from covey.inference.path.path_costs import PathCosts
+from covey.inference.path.path_costs import PathCosts, costs_of
 from covey.inference.path.path_probe import PathProbe
+from covey.inference.path.rehearsal import Times, rehearsed
 
 PROGRAM = "covey.inference.path.measured_endpoint"
 PATIENCE = 20.0  # seconds in which it ends
 
 
-def measured_costs(wishes: MeasuredWishes, example: Tensor, model: Callable[[int], float]) -> PathCosts:
-    """What requests like the example cost beside the model, which takes so many seconds for a batch of this size."""
+def measured_costs(wishes: MeasuredWishes, example: Tensor, times: Sequence[Times]) -> PathCosts:
+    """What requests like the example cost beside the model, whose stages take so many seconds for a batch of a size."""
     words = [sys.executable, "-m", PROGRAM, msgspec.json.encode(wishes).decode()]
     body = json.dumps({"input": example.tolist()}).encode()
     with subprocess.Popen(leashed(words, signal.SIGKILL), stdout=subprocess.PIPE, text=True) as process:
@@ -31,11 +32,11 @@ def measured_costs(wishes: MeasuredWishes, example: Tensor, model: Callable[[int
             address = process.stdout.readline().strip()
             if not address:
                 raise PlanError("--plan starts an endpoint to measure it, and that has failed, for the reason above")
-            costs = PathProbe(int(address.rpartition(":")[2]), process.pid, body).costs(
-                model, wishes.threads, wishes.stages
-            )
-            stages = wishes.stages
-            return msgspec.structs.replace(costs, replica=costs.replica / stages, row=costs.row / stages)
+            probe, stages = PathProbe(int(address.rpartition(":")[2]), process.pid, body), wishes.stages
+            phases = probe.phases()
+            costs = costs_of(phases, lambda size: sum(one(size) for one in times), wishes.threads, stages)
+            costs = msgspec.structs.replace(costs, replica=costs.replica / stages, row=costs.row / stages)
+            return rehearsed(probe, max(one.rate for one in phases), costs, wishes.served.front, times)
         finally:
             process.terminate()
             try:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from covey.errors import PlanError
+
 WAKES = 3  # of processes and threads for a request, beside its stages: front, front again, client
 OF_STAGE = 3  # and for each stage: its process, its computing thread, and its process again
 LEAST = 1e-9  # seconds
+SHARES = (0.5, 0.9, 0.99)  # the percentiles at which virtual time is compared with real time
+
+
+class LoadRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """How many times as long requests really took as in virtual time, at one load.
+
+    Args:
+        busy: The load: the share of time in which the front worked, in virtual time.
+        ratios: Of each percentile of SHARES.
+    """
+
+    busy: float
+    ratios: tuple[float, ...]
 
 
 class PathCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +38,7 @@ class PathCosts(msgspec.Struct, frozen=True, kw_only=True):
         row: The same for each request of it.
         client: Seconds of CPU time that whoever asks takes for a request.
         wakes: Seconds until a process that waits goes on, each as it was seen.
+        slower: What virtual time does not know, such as processes that wait for a core: ratios at some loads.
     """
 
     request: float
@@ -30,6 +47,15 @@ class PathCosts(msgspec.Struct, frozen=True, kw_only=True):
     row: float = 0.0
     client: float = 0.0
     wakes: tuple[float, ...] = (0.0,)
+    slower: tuple[LoadRatio, ...] = ()
+
+    def stretched(self, waits: Sequence[float], busy: float) -> list[float]:
+        """Seconds of requests in virtual time, sorted, as long as they would really be at this load."""
+        if not self.slower:
+            return list(waits)
+        loads = [one.busy for one in self.slower]
+        ratios = [between(busy, loads, column) for column in zip(*(one.ratios for one in self.slower), strict=True)]
+        return sorted(wait * between(rank / len(waits), SHARES, ratios) for rank, wait in enumerate(waits, 1))
 
 
 class ProbePhase(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +67,15 @@ class ProbePhase(msgspec.Struct, frozen=True, kw_only=True):
     replica: float
     client: float
     seconds: tuple[float, ...]  # from asking to the answer, of each request
+    rate: float = 0.0  # answers per second
+
+
+class ProbedLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen while requests came at times of their own, whether or not others were answered."""
+
+    arrivals: tuple[float, ...]  # when each was sent
+    seconds: tuple[float, ...]  # from asking to the answer
+    client: float  # seconds of CPU time of whoever asked, for a request
 
 
 def costs_of(
@@ -51,6 +86,8 @@ def costs_of(
     The first phase is that of one client: what a request takes there beyond its costs while others come, too, is the
     time of waking up, with all that is cold then.
     """
+    if not all(one.batches for one in phases):
+        raise PlanError("the endpoint that is measured has sent no batch to a replica: serve it without a cache")
     alone, *busy = phases
     batch, request = affine([(one.batches, one.requests, one.front) for one in busy])
     replica, row = affine(
@@ -78,3 +115,17 @@ def affine(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     if level < 0:
         return sum(a * c for a, c in scaled) / sum(a * a for a, _ in scaled), LEAST
     return slope, level
+
+
+def between(at: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """The value at a place between others, in a straight line; beyond them that of the nearest."""
+    above = bisect(places, at)
+    if above in (0, len(places)):
+        return values[min(above, len(places) - 1)]
+    share = (at - places[above - 1]) / (places[above] - places[above - 1])
+    return values[above - 1] + share * (values[above] - values[above - 1])
+
+
+def percentile(ranked: Sequence[float], share: float) -> float:
+    """Of numbers in their order."""
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]

@@ -6,18 +6,22 @@ import json
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from covey.engines.process.liveness import children
 from covey.errors import PeerLost
-from covey.inference.path.path_costs import PathCosts, ProbePhase, costs_of
+from covey.inference.path.path_costs import ProbedLoad, ProbePhase
 
 PHASES = ((1, 600), (2, 600), (4, 600), (16, 800), (64, 1000))  # clients at a time, and requests of all
 WARM_UP = 100  # requests before each phase
+LINKS = 64  # connections of requests that come at times of their own
 PATIENCE = 30.0  # seconds for an answer
+SILENT = f"the endpoint that is measured did not answer within {PATIENCE:g} s"
 CHUNK = 1 << 16
 NANO = 1e-9
 
@@ -37,22 +41,55 @@ class PathProbe:
         self._asked = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
         self._replicas = [one for server in children(front) for one in children(server)]
 
-    def costs(self, model: Callable[[int], float], threads: int, stages: int) -> PathCosts:
-        """What requests cost beside the model, which takes so many seconds on its threads for a batch of this size."""
-        return costs_of([self.phase(clients, requests) for clients, requests in PHASES], model, threads, stages)
+    def phases(self) -> list[ProbePhase]:
+        """What is seen while one client asks, and then while more and more do."""
+        return [self.phase(clients, requests) for clients, requests in PHASES]
+
+    def at_rate(self, rate: float, seconds: float, seed: int) -> ProbedLoad:
+        """Ask at random times, so often in a second on average, whether or not earlier requests were answered."""
+        chance, due = Random(seed), [0.0]
+        while due[-1] < seconds:
+            due.append(due[-1] + chance.expovariate(rate))
+        begun: dict[int, float] = {}
+        took: list[tuple[float, float]] = []  # when each was asked, and how long it took
+        with ExitStack() as stack:
+            links = {link.fileno(): link for link in (stack.enter_context(self._link()) for _ in range(LINKS))}
+            poll, idle = stack.enter_context(select.epoll()), list(links)
+            for number in links:
+                poll.register(number, select.EPOLLIN)
+            used, start = time.thread_time(), time.perf_counter()
+            waiting = deque(due)
+            while waiting or begun:
+                while waiting and idle and waiting[0] <= time.perf_counter() - start:
+                    waiting.popleft()
+                    begun[idle[-1]] = time.perf_counter() - start
+                    links[idle.pop()].sendall(self._asked)
+                pause = max(0.0, waiting[0] + start - time.perf_counter()) if waiting and idle else PATIENCE
+                ready = poll.poll(pause)
+                if not ready and pause == PATIENCE:
+                    raise PeerLost(SILENT)
+                for number, _ in ready:
+                    self._expect_answer(links[number])
+                    asked = begun.pop(number)
+                    took.append((asked, time.perf_counter() - start - asked))
+                    idle.append(number)
+            used = time.thread_time() - used
+        arrivals, times = zip(*sorted(took), strict=True)
+        return ProbedLoad(arrivals=arrivals, seconds=times, client=used / len(took))
 
     def phase(self, clients: int, requests: int) -> ProbePhase:
         """Let so many clients ask, each again as soon as it is answered, until there are so many answers."""
         with ExitStack() as stack:
             links = [stack.enter_context(self._link()) for _ in range(clients)]
             self._ask(links, WARM_UP)
-            batches, before = self._batches(), self._used()
+            batches, before, begin = self._batches(), self._used(), time.perf_counter()
             seconds = self._ask(links, requests)
+            lasted = time.perf_counter() - begin
             used = [after - begin for begin, after in zip(before, self._used(), strict=True)]
             front, replica, client = used
             return ProbePhase(
                 requests=len(seconds), batches=self._batches() - batches, front=front, replica=replica, client=client,
-                seconds=tuple(seconds),
+                seconds=tuple(seconds), rate=len(seconds) / lasted,
             )  # fmt: skip
 
     def _used(self) -> tuple[float, float, float]:
@@ -70,16 +107,19 @@ class PathProbe:
             link.sendall(self._asked)
         while begun:
             if not (ready := poll.poll(PATIENCE * 1e3)):
-                raise PeerLost(f"the endpoint that is measured did not answer within {PATIENCE:g} s")
+                raise PeerLost(SILENT)
             for number, _ in ready:
-                status, told = answered(by_number[number])
-                if status != 200:
-                    raise PeerLost(f"the endpoint that is measured answered {status}: {told[:200]!r}")
+                self._expect_answer(by_number[number])
                 took.append(time.perf_counter() - begun.pop(number))
                 if len(took) + len(begun) < requests:
                     begun[number] = time.perf_counter()
                     by_number[number].sendall(self._asked)
         return took
+
+    def _expect_answer(self, link: socket.socket) -> None:
+        status, told = answered(link)
+        if status != 200:
+            raise PeerLost(f"the endpoint that is measured answered {status}: {told[:200]!r}")
 
     def _batches(self) -> int:
         with self._link() as link:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -41,6 +41,7 @@ class VirtualPath:
         self._batches: deque[tuple[Address, Message]] = deque()  # what it has to pass on
         self._answers: deque[tuple[Address, Message]] = deque()  # what it has to write
         self._busy = False
+        self.worked: defaultdict[int, float] = defaultdict(float)  # seconds in which the front worked, in each second
 
     def ask(self, request: Message) -> None:
         """A client asks now."""
@@ -115,7 +116,13 @@ class VirtualPath:
 
     def _work(self, seconds: float, then: Callable[[], None]) -> None:
         """The front computes for so long."""
-        self._cores.run(seconds, 1, lambda _, __: then(), None, None)
+        begin = self._agenda.now
+
+        def done(_: object, __: object) -> None:
+            self.worked[int(begin)] += self._agenda.now - begin
+            then()
+
+        self._cores.run(seconds, 1, done, None, None)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         self._agenda.at(self._agenda.now + seconds, lambda _, __: act(), None, None)
