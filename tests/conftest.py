@@ -73,8 +73,7 @@ def share_lines() -> list[list[str]]:
 def one_thread_each() -> Iterator[None]:
     """Roles have one thread by default, however few they are: for two, a run would start another fork server."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("covey.run.request", "covey.run.own_loop.launching"):
-            patch.setattr(f"{module}.threads_each", lambda workers: 1)
+        patch.setattr("covey.engines.machine.threads_each", lambda workers: 1)
         yield
 
 

@@ -56,6 +56,17 @@ def test_the_best_eight_then_the_best_four_with_the_same_seeds() -> None:
     assert all(row.failure == "it cannot run here" and found.missed(row) for row in failed)
 
 
+def test_who_is_surely_behind_is_not_measured_again() -> None:
+    class Apart(Rigged):
+        def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+            super().measure("one", workers, steps, turn)
+            return 0.02 if workers == 1 or len([one for one in asked if one[1] == 2]) == 1 else 2.0
+
+    asked.clear()
+    measure_best(known(compute="5ms"), Apart(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert {turn for *_, turn in asked} == {0}, "the first is far before the others"
+
+
 def test_what_was_not_measured_follows_what_was() -> None:
     found = known(compute="5ms")
     first, other = found.rows[:2]

@@ -102,6 +102,6 @@ def test_runs_that_other_programs_disturbed_teach_nothing(task: Task, monkeypatc
     monkeypatch.setattr("covey.calibrate.rehearsal.fit", busy)
     said: list[str] = []
     disturbed = True
-    assert rehearsed(HERE, task, "local", 1, said.append) == HERE and "other programs" in said[-1]
+    assert rehearsed(HERE, task, task, "local", 1, said.append) == HERE and "other programs" in said[-1]
     disturbed = False
     assert real_step(task, "bsp", "local", 1, 0.2) is not None

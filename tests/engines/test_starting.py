@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
+import torch
 
 from covey.cli.training import importing
 from covey.engines.process.launcher.role_notices import Starting
@@ -50,10 +52,15 @@ def test_of_those_that_do_the_same_the_longest_time_is_told() -> None:
     assert start.lines(WORKERS[:2]) == ["worker 0, worker 1: building the model, 7 s so far"]
 
 
-def test_the_command_line_says_that_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
-    with importing("normal", every=0.05):
-        time.sleep(0.2)
-    assert "importing torch, 0 s so far" in capsys.readouterr().err
+def test_the_command_line_says_what_is_imported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert torch
+    for what in ("covey", "torch"):
+        with importing("normal", every=0.05):
+            time.sleep(0.2)
+        assert f"importing {what}, 0 s so far" in capsys.readouterr().err
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
     with importing("quiet", every=0.01):
         time.sleep(0.05)
     with importing("normal"):

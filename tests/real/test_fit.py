@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import covey
+from covey.engines.machine import threads_each
 from covey.errors import PlanError
 from covey.observe.result import Result
-from covey.run.request import threads_each
 from tests.real.harness import SLOW, Room, Watch, differing, finish, fit, trained
 
 INLINE = """

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from covey.cli.training import import_ahead
 from covey.engines.process import liveness
 from covey.engines.process.forking import fork_server_client as client
 from covey.engines.process.forking.role_processes import RoleProcesses
@@ -31,9 +32,8 @@ def tell():
 
 
 def server() -> int:
-    """The number of this process's fork server."""
-    (running,) = client.RUNNING
-    return running.process.pid
+    """The number of the fork server that this process asked last."""
+    return client.RUNNING[0].process.pid
 
 
 def parent(pid: int) -> int:
@@ -60,6 +60,31 @@ def test_runs_share_one_fork_server_and_each_has_a_parent_of_its_own(room: Room)
         fit(room.task(before_step=SLOW), "bsp", 2, steps=60, watcher=Watch(trained(1), look))
     (first, shared), (second, again) = found
     assert first != second and shared == again == server()
+
+
+def test_the_server_that_was_started_ahead_serves_the_run(room: Room) -> None:
+    import_ahead(" local", 2, None)
+    before = server()
+    fit(room.task(), "bsp", 2, steps=1)
+    assert server() == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run task.py --strategy bsp --workers 3", "compare task.py --strategies bsp --workers 3 --until loss:1",
+     "launch examples/digits.py --strategy bsp --workers 3"],
+)  # fmt: skip
+def test_commands_start_the_server_before_they_import_torch(command: str) -> None:
+    code = """
+import sys
+from covey.cli import main
+from covey.engines.process.forking import ahead
+ahead.import_ahead = lambda *given: sys.exit(f"{given}, torch here: {'torch' in sys.modules}")
+main()
+"""
+    words = [sys.executable, "-c", code, *command.split(), "--threads", "2"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.stderr == "('covey.run.roles', 2), torch here: False\n"
 
 
 def test_a_run_has_the_environment_folder_and_mask_of_its_moment(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +126,18 @@ def test_what_libraries_read_when_they_are_loaded_takes_another_server(
     before = server()
     monkeypatch.setenv("MALLOC_ARENA_MAX", "3")
     assert told(room)["environment"]["MALLOC_ARENA_MAX"] == "3"
-    assert server() != before
-    subprocess.run(["sleep", "0"], check=True)  # Python reaps what it has started when it starts something else
-    assert liveness.state(before) in ("", "Z")
+    other = server()
+    assert other != before
+    monkeypatch.delenv("MALLOC_ARENA_MAX")
+    assert "MALLOC_ARENA_MAX" not in told(room)["environment"]
+    assert server() == before, "it is kept for its next turn"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    fit(room.task(), "local_sgd", 1, steps=1)
+    assert server() not in (before, other) and len(client.RUNNING) == 2
+    until = time.monotonic() + GONE_WITHIN
+    while liveness.state(other) not in ("", "Z") and time.monotonic() < until:
+        time.sleep(0.05)
+    assert liveness.state(other) in ("", "Z") and liveness.state(before) == "S"
 
 
 def test_roles_write_where_the_launcher_writes_now(room: Room, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from covey.advise.situation import Situation
 from covey.errors import CoveyError
 from covey.observe.step_time import recorded_step
 from covey.run import fit
+from covey.task import Task
 
 Rounds = tuple[tuple[int, int], ...]
 
@@ -26,7 +27,7 @@ SPEND = 25.0  # seconds of all workers' computing in these runs: of slow steps t
 class RealSteps:
     """Short runs of a task on an engine with real processes, without a score."""
 
-    task: str
+    task: Task | str
     engine: str
     workers: int
     seed: int = 0
@@ -52,17 +53,28 @@ class RealSteps:
 
 
 def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
-    """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds."""
+    """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds.
+
+    Who is surely behind the first is not measured again.
+    """
     for turn, (many, steps) in enumerate(_rounds(known.now)):
         if real.late:
             known.late = True
             return
+        ready = known.shortlist(many, known.ordered()) if turn == 0 else _rivals(known)[:many]
+        if turn and len(ready) < 2:
+            return
         fewer = _fewer(steps, known.single().value, known.now)
         told(f"measuring {fewer} real steps of one worker alone")
         known.alone_real.append(real.measure(ALONE, 1, fewer, turn))
-        ready = [row for row in known.ordered() if turn == 0 or row.real]
-        for row in known.shortlist(many, ready) if turn == 0 else ready[:many]:
+        for row in ready:
             _measure(row, known, real, steps, turn, told)
+
+
+def _rivals(known: Known) -> list[CandidateRow]:
+    """Those with real steps that may be the best, as far as is known."""
+    ready = [row for row in known.ordered() if row.real]
+    return [row for row in ready if not known.relative(ready[0]).before(known.relative(row))]
 
 
 def _measure(

@@ -11,9 +11,11 @@ import msgspec
 
 from covey.calibrate.measuring import BIG, FASTEST, SMALL, MeasuredMeans, cores, measure
 from covey.calibrate.probes import WARM
-from covey.calibrate.rehearsal import LONGEST, rehearsed
+from covey.calibrate.rehearsal import LONGEST, TURNS, rehearsed
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
+from covey.calibrate.short_task import shortened
+from covey.engines import machine
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import MeetingTerms
 from covey.engines.entries.lab import LabEngine
@@ -22,7 +24,6 @@ from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.exchange.auto import options
 from covey.exchange.codec_costs import prices
-from covey.run.request import threads_each
 from covey.simulate import BytesPerSecond, Cluster, Link, Machine, Seconds
 from covey.simulate.machines import machine_name
 from covey.spec import bind, parse_call
@@ -38,31 +39,36 @@ SHAPED = 0.05  # seconds that the big message takes on a shaped link
 
 def calibrate(
     task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None,
-    told: Callable[[str], None] | None = None, rehearse: bool = True, longest: float = LONGEST,
+    told: Callable[[str], None] | None = None, rehearse: bool = True, longest: float = LONGEST, turns: int = TURNS,
 ) -> Cluster:  # fmt: skip
     """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task.
 
     What is measured of parts is corrected by short runs of real strategies, unless `rehearse` is false: each should
-    take no longer than `longest` seconds.
+    take no longer than `longest` seconds, and each strategy has `turns` of them.
     """
     if batches < 5:
         raise PlanError(f"--batches {batches}: a spread needs 5 or more")
     call = parse_call(engine)
-    name, say = task if isinstance(task, str) else "", told or (lambda _: None)
+    say = told or (lambda _: None)
     given = load_task(task, told) if isinstance(task, str) else task
     workers = max(2, min(cores(), 8))  # all cores compute at once, as they will; two, so that one can speak to another
+    short = shortened(given, task, workers)
+    name = short if isinstance(short, str) else ""
+    given = given if isinstance(short, str) else short
     asked = Assignment(
         task=os.path.abspath(name) if name else "", workers=workers, steps=WARM + batches,
-        threads=threads or threads_each(workers), sizes=(SMALL, BIG), beside=(SMALL, BIG),
+        threads=threads or machine.threads_each(workers), sizes=(SMALL, BIG), beside=(SMALL, BIG),
         contacts=Contacts(book={}, launcher=""),
     )  # fmt: skip
     if call.name == "local" and not call.settings:
         found = _local(measure(given, LocalProcesses(probes, asked.threads), asked), asked)
-        return _priced(rehearsed(found, task, engine, asked.threads, say, longest) if rehearse else found)
-    if call.name != "lab":
+    elif call.name == "lab":
+        found = _lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2))
+    else:
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
-    found = _lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2))
-    return _priced(rehearsed(found, task, engine, asked.threads, say, longest) if rehearse else found)
+    return _priced(
+        rehearsed(found, given, short, engine, asked.threads, say, longest, turns) if rehearse else found
+    )
 
 
 def _priced(cluster: Cluster) -> Cluster:

@@ -71,21 +71,23 @@ class CpuClocks:
         self.wall.append(time.perf_counter() - wall)
 
 
-async def probe(node: Node, replica: Replica, *, sizes: tuple[int, ...], beside: tuple[int, ...]) -> None:
+async def probe(
+    node: Node, replica: Replica, *, sizes: tuple[int, ...], beside: tuple[int, ...], turns: int = TURNS
+) -> None:
     """Measure what a worker does, all of them at once as in a run; then rank 0 throws balls to rank 1 and back."""
-    await compute(node, replica)
+    await compute(node, replica, turns)
     await arithmetic(node, replica)
     if node.rank > 1:
         return
     peer = Address("worker", 1 - node.rank)
     for size in sizes:
-        await throw(node, replica, peer, Vector([torch.zeros(size, dtype=torch.uint8)]), f"{size}")
+        await throw(node, replica, peer, Vector([torch.zeros(size, dtype=torch.uint8)]), f"{size}", turns)
     await rest(node)
     if beside:
         await second_link(node, peer, beside)
 
 
-async def compute(node: Node, replica: Replica) -> None:
+async def compute(node: Node, replica: Replica, turns: int) -> None:
     """Batches and optimizer steps, as in a run: each finds the caches as the other left them."""
     batches, steps = CpuClocks(), CpuClocks()
     for _ in node.steps():
@@ -98,13 +100,13 @@ async def compute(node: Node, replica: Replica) -> None:
     await node.note("jitter", stdev(times) / fmean(times))
     await node.note("reports in a batch", min(1.0, fmean(batches.wall[WARM:]) / REPORTS))
     await node.note("step", fmean(steps.driver[WARM:]))
-    await node.note("part of a batch", await part_of_a_batch(node, replica) / fmean(times))
+    await node.note("part of a batch", await part_of_a_batch(node, replica, turns) / fmean(times))
 
 
-async def part_of_a_batch(node: Node, replica: Replica) -> float:
+async def part_of_a_batch(node: Node, replica: Replica, turns: int) -> float:
     """Forward and backward on the first of the parts of a batch."""
     clocks = CpuClocks()
-    for step in range(WARM + TURNS):
+    for step in range(WARM + turns):
         with clocks.running():
             await replica.gradient_of(node, node.rank, step, 0, PARTS)
     return fmean(clocks.busy()[WARM:])
@@ -136,19 +138,19 @@ def _once(act: Callable[[], object]) -> float:
     return time.thread_time() - begin
 
 
-async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name: str) -> None:
+async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name: str, turns: int) -> None:
     """Balls there and back, one at a time: what sending and receiving costs either end, and how long it takes.
 
     A batch lies between two of them, as in a run: caches have gone cold, and the other end has to wake up.
     """
     sends, whole = CpuClocks(), CpuClocks()
     if node.rank == 1:
-        for turn in range(WARM + TURNS):
+        for turn in range(WARM + turns):
             await node.receive(Echo, sender=peer)
             await node.send(peer, Echo(load))
             await node.compute(partial(replica.differentiate, turn))
         return
-    for turn in range(WARM + TURNS):
+    for turn in range(WARM + turns):
         await node.compute(partial(replica.differentiate, turn))
         await node.sleep(ASLEEP)
         with whole.running():

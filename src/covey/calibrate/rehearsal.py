@@ -32,13 +32,17 @@ Measure = Callable[[str, Cluster], float | None]
 
 
 def rehearsed(
-    cluster: Cluster, task: Task | str, engine: str, threads: int, told: Callable[[str], None], longest: float = LONGEST
+    cluster: Cluster, task: Task, named: Task | str, engine: str, threads: int, told: Callable[[str], None],
+    longest: float = LONGEST, turns: int = TURNS,
 ) -> Cluster:  # fmt: skip
-    """The cluster, corrected so that steps of two strategies take their real time, with how far off others are."""
+    """The cluster, corrected so that steps of two strategies take their real time, with how far off others are.
+
+    Real runs get the task as it is `named`; those in virtual time need not read its data again.
+    """
     real: dict[str, float] = {}
     for spec in (WITH_SERVER, TO_WORKERS, *CHECKED):
         told(f"measuring {spec}")
-        if step := real_step(task, spec, engine, threads, foreseen(task, spec, cluster), longest):
+        if step := real_step(named, spec, engine, threads, foreseen(task, spec, cluster), longest, turns):
             real[spec] = step
     if not real:
         told("no run of a strategy was left alone by other programs: predictions are from parts only")
@@ -85,12 +89,13 @@ def delayed(cluster: Cluster, seconds: float) -> Cluster:
 
 
 def real_step(
-    task: Task | str, spec: str, engine: str, threads: int, expected: float | None, longest: float = LONGEST
+    task: Task | str, spec: str, engine: str, threads: int, expected: float | None, longest: float = LONGEST,
+    turns: int = TURNS,
 ) -> float | None:  # fmt: skip
     """Seconds of a real step; None where the strategy cannot train this task, or other programs used the cores."""
     steps = max(FEWEST, min(STEPS, round(longest / expected))) if expected else FEWEST
     found = []
-    for turn in range(TURNS):
+    for turn in range(turns):
         try:
             result = fit(
                 task, spec, WORKERS, engine=engine, steps=steps, seed=turn, threads=threads, scores=0, traced=True,
@@ -106,7 +111,7 @@ def real_step(
     return min(found, default=None)
 
 
-def foreseen(task: Task | str, spec: str, cluster: Cluster) -> float | None:
+def foreseen(task: Task, spec: str, cluster: Cluster) -> float | None:
     """Seconds of a step in virtual time."""
     try:
         result = fit(

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import torch
 
-from covey.calibrate.probes import probe
+from covey.calibrate.probes import TURNS, WARM, probe
 from covey.decoding import WireFormat
 from covey.engines import handover
 from covey.engines.process.contacts import Contacts
@@ -34,7 +34,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     contacts: Contacts
 
     def plan(self) -> Plan:
-        work = partial(probe, sizes=self.sizes, beside=self.beside)
+        turns = min(TURNS, self.steps - WARM)
+        work = partial(probe, sizes=self.sizes, beside=self.beside, turns=turns)
         roles = [Role(Address("worker", rank), work, trains=True, scored=rank == 0) for rank in range(self.workers)]
         return Plan(roles=tuple(roles), limits=(self.steps,) * self.workers, lockstep=False)
 

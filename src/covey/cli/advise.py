@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from covey.task import Task
 
 WISHES = "What matters"
-SHORT = 0.5  # seconds of a run for calibration: real steps of many strategies are measured afterwards
+SHORT, BATCHES = 0.5, 15  # seconds, and batches, of calibration: real steps of many strategies are measured afterwards
 LONG = "; then trials, about a minute of CPU time, longer where the machine is busy (--within limits them)"
 
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
@@ -132,6 +132,8 @@ def command(
             load_trace(wishes.spot_trace)
         wanted = AskedEngine(measuring, imagined is not None, until)
         load_plugins(plugin, manner)
+        from covey.calibrate.measuring import cores
+        from covey.calibrate.short_task import shortened
         from covey.scoring import target_of
         from covey.task import load_task
 
@@ -140,8 +142,10 @@ def command(
         if until is not None:
             target_of(loaded, until)
         told("measuring a batch on this machine" + ("" if measuring.quick or measuring.delays else LONG))
+        short: Task | str = task
         if wanted.real:
-            imagined = wanted.measured(task, told)
+            short = shortened(loaded, task, workers or cores())
+            imagined = wanted.measured(short, told)
         now, pace = _situation(
             loaded, workers, imagined, measure=cluster.cluster is None and cluster.compute is None and not wanted.real,
             here=wanted.local, wishes=wishes.arguments(),
@@ -162,7 +166,7 @@ def command(
             loaded, now, pace, seed, epochs=epochs, until=wanted.limited
         )
         real = RealSteps(
-            task=task, engine=wanted.name, workers=now.workers, seed=seed, until=wanted.limited
+            task=short, engine=wanted.name, workers=now.workers, seed=seed, until=wanted.limited
         ) if wanted.real else None  # fmt: skip
         found = advise(
             loaded, task, now, until=until, trials=trials, real=real, told=told, command=wanted.flags, epochs=epochs
@@ -245,12 +249,12 @@ class AskedEngine:
             raise PlanError(f"--within {within}: trials and races take time; write for example 60s or 5m")
         return seconds
 
-    def measured(self, task: str, told: Callable[[str], None]) -> Cluster:
+    def measured(self, task: Task | str, told: Callable[[str], None]) -> Cluster:
         """The engine's machines, as calibration finds them."""
         from covey.calibrate import calibrate
 
         told(f"measuring {self.name}")
-        return calibrate(task, self.name, told=told, longest=SHORT)
+        return calibrate(task, self.name, told=told, batches=BATCHES, longest=SHORT, turns=2)
 
 
 def _situation(

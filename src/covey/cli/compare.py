@@ -15,7 +15,7 @@ from covey.cli import json_file, options, simulate
 from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, teller
 from covey.cli.progress.page import Beside, page_beside
-from covey.cli.training import ShownRequest, load_plugins
+from covey.cli.training import ShownRequest, import_ahead, load_plugins
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.target import parse_target
@@ -120,6 +120,7 @@ def command(
     with explained(manner):
         imagined = cluster.described()
         _refuse_early(contest, imagined is not None, until, kept, output)
+        import_ahead(engine, workers, threads)
         load_plugins(contest.plugin, manner)
         from covey.compare import compare
         from covey.compare.cases import entrants, parse_rates

@@ -12,9 +12,10 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import grouped
-from covey.cli.training import ShownRequest, check_names, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, check_names, import_ahead, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
 from covey.errors import PlanError
+from covey.spec.worker_range import parse_workers
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls covey.join.")]
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments of the script.")]
@@ -76,6 +77,7 @@ def command(
         kept_in = record.folder
         refuse_early(request, keeping, record.register, stall=processes.stall)
         check_names(team.strategy, team.plugin)
+        import_ahead(processes.engine, parse_workers(team.workers).most, processes.threads)
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
             from covey.run import launch

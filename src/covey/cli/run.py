@@ -7,7 +7,7 @@ from covey.cli.errors import explained
 from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import grouped, teller
 from covey.cli.progress.page import Beside, page_beside
-from covey.cli.training import ShownRequest, check_names, importing, load_plugins, refuse_early, train
+from covey.cli.training import ShownRequest, check_names, import_ahead, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
 from covey.spec.worker_range import parse_workers
 
@@ -42,6 +42,7 @@ def command(
         kept_in = record.folder
         refuse_early(request, keeping, record.register, stall=processes.stall, **changes.arguments())
         check_names(team.strategy, team.plugin)
+        import_ahead(processes.engine, parse_workers(team.workers).most, processes.threads)
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
             from covey.run import fit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from covey.target import parse_target
 if TYPE_CHECKING:
     from covey.observe.progress import Watcher
     from covey.observe.result import Result
+
+ROLES = "covey.run.roles"  # what the processes of a run import
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +114,22 @@ def _check_duration(flag: str, text: str | None) -> None:
 
 @contextmanager
 def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
-    """Say now and then that torch is being imported, which a busy machine may need long for."""
-    with reminded(None if manner == "quiet" else partial(typer.echo, err=True), "importing torch", every):
+    """Say now and then what is being imported, which a busy machine may need long for."""
+    what = "importing covey" if "torch" in sys.modules else "importing torch"
+    with reminded(None if manner == "quiet" else partial(typer.echo, err=True), what, every):
         yield
+
+
+def import_ahead(engine: str, workers: int, threads: int | None) -> None:
+    """Let the fork server of runs on this machine import torch while this process does so, too."""
+    if engine.strip() != "local":
+        return
+    from covey.engines import machine
+    from covey.engines.process.forking import ahead
+
+    machine.check_processes()
+    with suppress(OSError):  # the run will say what is wrong
+        ahead.import_ahead(ROLES, threads or machine.threads_each(workers))
 
 
 def check_names(strategy: str, plugin: list[Path] | None) -> None:

@@ -24,6 +24,11 @@ def describe() -> dict[str, str | int]:
     }
 
 
+def threads_each(workers: int) -> int:
+    """How many threads a role gets by default: the cores, shared among the workers."""
+    return max(1, cores() // workers)
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

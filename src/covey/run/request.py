@@ -78,12 +78,7 @@ class Request:
 
     @property
     def threads(self) -> int:
-        return self.options.processes.threads or threads_each(len(self.plan.limits))
-
-
-def threads_each(workers: int) -> int:
-    """How many threads a role gets by default: the cores, shared among the workers."""
-    return max(1, machine.cores() // workers)
+        return self.options.processes.threads or machine.threads_each(len(self.plan.limits))
 
 
 def request(

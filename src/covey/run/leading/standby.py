@@ -11,7 +11,7 @@ from covey.checkpoint import CheckpointDirectory
 from covey.checkpoint.directory import number_of
 from covey.checkpoint.etcd_log import EtcdAway
 from covey.checkpoint.launcher_log import LogEntry
-from covey.engines.local import LocalProcesses
+from covey.engines.process.forking import ahead
 from covey.errors import AnotherLeads, CheckpointError, CoveyError
 from covey.names import option
 from covey.run import roles
@@ -110,5 +110,4 @@ def _kept(past: list[LogEntry]) -> str:
 
 def import_ahead(asked: Request) -> None:
     """Have torch imported for the roles of a run that may start at any moment."""
-    with LocalProcesses(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall)):
-        pass
+    ahead.import_ahead(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall))

@@ -53,7 +53,7 @@ from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
 from covey.run.registering.register_options import RegisterOptions, check_store
 from covey.run.registering.registration import Registration, origin_of
-from covey.run.request import facts_of, threads_each
+from covey.run.request import facts_of
 from covey.run.restarting import Attempt, Restarts, interval
 from covey.run.saving import check_save, save_model
 from covey.simulate import parse_duration
@@ -139,7 +139,7 @@ def launch_with(
         asked.models.check()
         check_store(asked.models, asked.output.runs)
         wanted = Script(path=str(path), name=str(script), arguments=tuple(arguments))
-        loop = loop_of(wanted, strategy, workers, asked, asked.processes.threads or threads_each(workers))
+        loop = loop_of(wanted, strategy, workers, asked, asked.processes.threads or machine.threads_each(workers))
         return _heard(loop, lambda loop: lead(loop, lambda: _processes(engine, loop), Interrupt()))
 
 

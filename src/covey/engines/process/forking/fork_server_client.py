@@ -231,7 +231,8 @@ class ForkedParent:
 
 
 LOCK = Lock()
-RUNNING: list[SharedForkServer] = []  # none, or one
+KEPT = 2  # servers: runs of one worker and of several often take turns, and have other numbers of threads
+RUNNING: list[SharedForkServer] = []  # the one that was asked last comes first
 RETIRED: list[Process] = []  # that may have a run yet
 
 
@@ -247,12 +248,14 @@ def forked_by_server(
     wish = Wish(inherited=inherited(environment), directory=str(directory), warm=warm, stall=min(stall, frozen))
     with LOCK:
         RETIRED[:] = [process for process in RETIRED if process.poll() is None]
-        if RUNNING and RUNNING[0].serves(fixed(environment)):
+        needed = fixed(environment)
+        RUNNING.sort(key=lambda server: not server.serves(needed))
+        if RUNNING and RUNNING[0].serves(needed):
             with suppress(OSError):  # it may have ended this very moment
                 return RUNNING[0].fork(theirs, wish)
-        while RUNNING:
+        while RUNNING and (len(RUNNING) >= KEPT or not RUNNING[-1].own() or RUNNING[-1].stopped()):
             RUNNING.pop().retire()
-        RUNNING.append(started(environment, directory))
+        RUNNING.insert(0, started(environment, directory))
         return RUNNING[0].fork(theirs, wish)
 
 
