@@ -21,8 +21,8 @@ import covey
 from covey.engines.process.launcher import supervisor
 done = []
 begin_run = supervisor.Supervisor.begin
-def begin(self):
-    begin_run(self)
+def begin(*given):
+    begin_run(*given)
     done.append(time.perf_counter())
 supervisor.Supervisor.begin = begin
 start = time.perf_counter()
@@ -45,8 +45,8 @@ train = command.train
 def watched(*given):
     from covey.engines.process.launcher.supervisor import Supervisor
     begin_run = Supervisor.begin
-    def begin(self):
-        begin_run(self)
+    def begin(*given):
+        begin_run(*given)
         print("begun", time.time())
     Supervisor.begin = begin
     return train(*given)
