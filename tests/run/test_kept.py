@@ -72,6 +72,10 @@ def test_a_plan_may_change_but_not_that_of_a_cut_model_or_a_loop(tmp_path: Path)
     mesh = record(strategy="allreduce with mesh(replica=1, stage=2)", servers=0)
     with pytest.raises(CheckpointError, match="is of a run with strategy 'bsp', this one has 'allreduce'"):
         kept_run(given, mesh)
+    with CheckpointDirectory(tmp_path / "shards") as checkpoints, checkpoints.writing() as place:
+        checkpoints.commit(place, record(strategy="allreduce with mesh(replica=1, shard=2)", servers=0))
+    with pytest.raises(CheckpointError, match="is of a run with replica x shard x expert = 2, this one has 1"):
+        kept_run(CheckpointOptions(resume=tmp_path / "shards"), mesh)
     with CheckpointDirectory(tmp_path / "loop") as checkpoints, checkpoints.writing() as place:
         checkpoints.commit(place, record(loop=True))
     with pytest.raises(CheckpointError, match="is of a run with workers 2, this one has 3"):

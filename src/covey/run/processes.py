@@ -285,8 +285,9 @@ def kept_run(
         raise CheckpointError(f"{place} is of a run that was resumed with other workers: go on with real processes")
     for name in (*fixed, "seed", "samples", "batch_size"):
         if getattr(past, name) != getattr(here, name):
+            what = "replica x shard x expert =" if cut and name == "workers" else name  # who has batches of its own
             raise CheckpointError(
-                f"{place} is of a run with {name} {getattr(past, name)!r}, this one has {getattr(here, name)!r}: use "
+                f"{place} is of a run with {what} {getattr(past, name)!r}, this one has {getattr(here, name)!r}: use "
                 f"the same, or start anew without {option('resume')}"
             )
     if run.ended and past.limits != here.limits and not changed(past, here):
