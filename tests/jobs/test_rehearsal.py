@@ -45,7 +45,7 @@ def test_times_that_can_be_worked_out_by_hand() -> None:
     queued = Rehearsal(jobs(one("a"), one("b", 10.0), slots=1), POLICIES["fifo"], QUICK).run("fifo")
     assert queued.ends == {"a": pytest.approx(100.0), "b": pytest.approx(190.0)} and queued.starts == 2
     late = Rehearsal(jobs(one("a")), POLICIES["fifo"], msgspec.structs.replace(QUICK, start=4.0)).run("fifo")
-    assert late.ends == {"a": pytest.approx(104.0)}
+    assert late.ends == {"a": pytest.approx(104.0)} and late.busy == pytest.approx(0.5), "one of two slots"
 
 
 def test_a_job_of_a_rehearsal_is_seen_as_one_of_a_queue_is() -> None:

@@ -88,6 +88,7 @@ def test_every_task_has_a_first_trial_then_the_one_that_may_gain_most() -> None:
     assert [number for number, _ in begun] == [0, 1, 2]  # type: ignore[misc]
     for (number, model), score in zip(begun, (0.9, 0.5, WORST), strict=True):  # type: ignore[misc]
         choice.ended(number, model, score, 1.0)
+    assert choice.stalled == 1, "two have a better model than before, and one has failed"
     well_known, hardly_known = choice.tenants[:2]
     well_known.scores |= dict.fromkeys((0, 2, 4, 6, 8), 0.9)
     choice.tenants[2].open = False
@@ -147,6 +148,8 @@ def test_a_search_goes_on_where_it_was_cut_off(
     found = search()
     assert sum(len(study.trials) for study in found.tenants) == len(found.order) == 6
     assert points and all(point in [row.point for study in found.tenants for row in study.trials] for point in points)
+    for study in found.tenants:
+        assert len({row.point["rate"] for row in study.trials}) == len(study.trials), "nothing is tried twice"
     with pytest.raises(PlanError, match="holds another study"):
         tune_tenants([*files[::-1]], "rate=log(1e-3, 1)", epochs=1, trials=6, folder=kept, runs=False)
 
