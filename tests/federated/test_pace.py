@@ -88,3 +88,9 @@ def test_after_a_long_silence_a_cycle_begins_now() -> None:
         pace.came(0.0, client)
     pace.came(1e6, 0)
     assert pace.there == 300 and 1e6 <= pace.period(1e6)[0] < 1e6 + 1000
+
+
+def test_the_first_cycle_of_a_run_that_goes_on_begins_with_it() -> None:
+    pace = PaceSteering(1000, RoundTerms(target=10, goal=13, enough=8), 10, began=1e6)
+    pace.came(1e6, 0)
+    assert pace.period(1e6)[0] == 1e6 + pace.first() > 1e6

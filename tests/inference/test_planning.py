@@ -124,3 +124,11 @@ def test_what_a_replica_can_answer_is_in_time_with_the_delay_of_its_batches() ->
     times = BatchTimes([1, 10], [0.01, 0.1])
     assert times.rate(0.1, 16) == pytest.approx(10 / 0.1)
     assert times.rate(0.1, 16, delay=0.045) == pytest.approx(5 / 0.095), "five in 50 ms, and 45 ms more"
+
+
+def test_each_stage_of_a_replica_is_a_machine() -> None:
+    prices = {"small": MachinePrice(0.10)}
+    (whole,) = forecasts(STEADY, lambda size: 0.005 * size, prices, SETTINGS, 0.99)
+    (cut,) = forecasts(STEADY, [BatchTimes([1, 2], [0.0025, 0.005])] * 2, prices, SETTINGS, 0.99)
+    assert whole.replicas == cut.replicas == 1
+    assert (whole.price, cut.price) == (pytest.approx(0.10), pytest.approx(0.20))

@@ -45,6 +45,7 @@ def same(one: covey.Result, other: covey.Result) -> bool:
         *(f"kill worker {who}#{effect}" for who, effect in [(0, 7), (1, 20), (2, 33), (3, 41)]),
         "kill worker 1@30ms; kill worker 2@30ms", "kill worker 0@25ms; kill worker 1@26ms",
         "kill worker 3@20ms; kill worker 3@340ms; kill worker 0@345ms",
+        "delay worker 0 -> worker 3@1ms by 300ms; kill worker 1@200ms",  # 3 has its sum, and others are a step further
     ],
 )  # fmt: skip
 def test_the_weights_are_those_of_a_run_that_lost_nobody(faults: str) -> None:

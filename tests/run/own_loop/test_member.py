@@ -25,6 +25,7 @@ from covey.run.own_loop.loading import Sizes
 from covey.run.own_loop.member import Member
 from covey.run.own_loop.scaling import overflowed
 from covey.run.own_loop.settings import replica_of
+from covey.run.own_loop.trained import WaitingGradients
 from covey.run.own_loop.worker_member import WorkerMember
 from covey.run.own_loop.written_weights import FilledBuffers, WrittenWeights
 
@@ -132,6 +133,18 @@ def test_an_overflow_of_another_worker_lowers_the_scale_here_too() -> None:
     assert overflowed(scaler, optimizer, lambda here: True)
     scaler.update()
     assert scaler.get_scale() == 4.0
+
+
+def test_a_gradient_to_which_another_backward_has_added_has_not_waited() -> None:
+    (first, its), (second, other) = made(0), made(1)
+    waiting = WaitingGradients([its, other])
+    for model in (first, second):
+        backward(model)
+    waiting.set_aside(its)
+    waiting.give_back()
+    assert waiting.used(other) and not waiting.used(its)
+    backward(second)
+    assert not waiting.used(other)
 
 
 def test_one_of_several_optimizers_steps_and_the_others_gradients_wait() -> None:
