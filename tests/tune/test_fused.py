@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from covey.task.file import import_file
 from covey.tune.fused import Fusable, FusedTraining, fusable, train_together
+from covey.tune.onednn import without_onednn
 from covey.tune.segment import Segment, train_segment
 
 FILE = """
@@ -120,3 +122,10 @@ def test_a_diverged_trial_leaves_the_others_alone(tmp_path: Path) -> None:
 def import_file_of(folder: Path):  # type: ignore[no-untyped-def]
     (folder / "task.py").write_text(FILE)
     return import_file(folder / "task.py")
+
+
+@pytest.mark.parametrize(("layer", "used"), [(nn.Linear(4, 4), False), (nn.Conv1d(1, 1, 1), True)])
+def test_blas_multiplies_meanwhile_where_nothing_convolves(layer: nn.Module, used: bool) -> None:
+    with without_onednn(nn.Sequential(layer)):
+        assert torch._C._get_mkldnn_enabled() is used
+    assert torch._C._get_mkldnn_enabled()

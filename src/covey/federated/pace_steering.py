@@ -86,7 +86,8 @@ class PaceSteering:
             self._before = len(self._came)
             self._expected = max(self._needed, self._before)
             self._came.clear()
-            self._end = max(now, self._end + self._next)
+            silent = now >= self._end + self._next  # nobody came in a whole cycle
+            self._end = (now if silent else self._end) + self._next
             self._next = self._cycle()
 
 

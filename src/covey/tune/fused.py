@@ -27,6 +27,7 @@ from covey.scoring import eval_mode
 from covey.task import Task
 from covey.task.file import task_of
 from covey.tune import fused_state
+from covey.tune.onednn import without_onednn
 from covey.tune.segment import KEPT, MODEL, Segment, SegmentOutcome, failure_of, finite, told_epochs, train_segment
 
 ALIKE = ("bsp", "allreduce")  # strategies that with one worker are SGD
@@ -163,9 +164,8 @@ class FusedTraining:
             found: Tensor = loss(functional_call(self.base, params, (x,)), y)
             return found
 
-        alone = grad_and_value(one_loss)
-        self.gradient: Callable[..., Any] = vmap(alone, in_dims=(0, None, None))
-        self.alone: Callable[..., Any] = alone
+        self.alone: Callable[..., Any] = grad_and_value(one_loss)
+        self.gradient: Callable[..., Any] = vmap(self.alone, in_dims=(0, None, None))
 
     def batches(self, step: int) -> Iterator[Any]:
         deal = build.shards(self.task, 1, self.seed)
@@ -193,7 +193,8 @@ class FusedTraining:
                 self.traced[key] = make_fx(self.gradient)(self.params, x, y)
             except Exception:  # what cannot be recorded is done by vmap itself, or refused by it
                 self.traced[key] = self.gradient
-        grads, losses = self.traced[key](self.params, x, y)
+        with without_onednn(self.base):
+            grads, losses = self.traced[key](self.params, x, y)
         return [grads[name] for name in self.params], losses
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -212,8 +213,7 @@ class FusedTraining:
         if lr:
             steps = torch._foreach_mul(list(self.momenta.values()), lr)
             self.params = dict(zip(self.params, torch._foreach_sub(params, steps), strict=True))
-        told: Tensor = losses.detach()
-        return told
+        return losses.detach()
 
     def gain(self) -> float:
         """How many times faster a step of all together is than their steps one after the other; trains nothing."""
