@@ -145,8 +145,7 @@ def test_what_lives_with_the_launcher_is_born_of_its_shared_fork_server(room: Ro
     born: list[int] = []
     watch = Watch(trained(1), lambda: born.append(parent(parent(room.find("scorer 0")))))
     on_two_sites(room, room.task(before_step=SLOW), stall="60s", watcher=watch, steps=200)
-    (server,) = client.RUNNING
-    assert born == [server.process.pid]
+    assert len(born) == 1 and born[0] in [server.process.pid for server in client.RUNNING]
     assert 0 < client.import_seconds() < 300
 
 
