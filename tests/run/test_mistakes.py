@@ -57,7 +57,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[CoveyError], str]] = {
         r"Task: step\(model, batch\) gave a loss that depends on no parameter of the model: .*",
     ),
     "a list": (scored({"all": [1.0, 2.0]}), PlanError, r"Task: .* one number for 'all', not a list of 2"),
-    "our names": (scored({"samples": 3}), PlanError, r"Task: .* gives 'samples', a name of the history's own: rename it"),
+    "our names": (scored({"samples": 3}), PlanError, r"Task: .* gives 'samples', a name of the history.*: rename it"),
     "device": (
         {"data": (X, Y.to("meta"))}, RoleFailed,
         r"worker 0 failed: .*y is a tensor of shape \(8,\) on meta\)",
