@@ -78,6 +78,20 @@ def test_a_reader_of_the_overview_may_leave() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_an_overview_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as output:
+        command = [sys.executable, "-m", "covey"]
+        done = subprocess.run(command, check=False, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "Error: the output could not be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("asked", [["--help"], ["jobs", "list", "--help"]])
+def test_a_terminal_is_not_wider_than_its_number_can_be_read(asked: list[str]) -> None:
+    command, wide = [sys.executable, "-m", "covey", *asked], {**os.environ, "COLUMNS": "9" * 5000, "LINES": "9" * 5000}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=wide)
+    assert "Usage: covey" in done.stdout and max(map(len, done.stdout.splitlines())) <= 100
+
+
 def test_covey_is_imported_without_what_only_some_need() -> None:
     code = "import sys, covey; print([name for name in ('torch', 'plotly', 'numba', 'typer') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -137,3 +137,12 @@ def test_two_files_cannot_both_be_the_output(runner: CliRunner, calls: Calls) ->
     told = runner.invoke(app, ["run", DIGITS, "--json", "-", "--profile", "-"])
     assert told.exit_code == 2 and "are both to be the output: name a file for one" in told.stderr
     assert calls.asked == {}
+
+
+@pytest.mark.parametrize(("every", "shown"), [("1h", False), ("1us", True)])
+def test_a_folder_of_checkpoints_is_shown_where_there_is_one(
+    runner: CliRunner, tmp_path: Path, every: str, shown: bool
+) -> None:
+    place = tmp_path / "kept"
+    told = runner.invoke(app, ["simulate", DIGITS, *SHORT, "--checkpoint", str(place), "--every", every, "--no-record"])
+    assert told.exit_code == 0 and place.is_dir() and ("checkpoint " in told.stdout) == shown

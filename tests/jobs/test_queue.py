@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -15,12 +16,15 @@ from covey.cli import app
 from covey.engines.machine import cores
 from covey.errors import PlanError
 from covey.jobs import head as heads
+from covey.jobs.attempts import KILLED, Attempts, jobs_now
 from covey.jobs.head import Head
 from covey.jobs.job_command import attempt_words, job_request
 from covey.jobs.job_folder import JobFolder, ServedCluster
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, known_jobs
 from covey.jobs.job_progress import JobProgress
 from covey.observe.journal import JournalMoment
+from covey.policy.sharing.allocation import Allocation
+from covey.policy.sharing.job_view import JobsView
 
 RUN = ["run", "examples/digits.py", "--strategy", "bsp", "--epochs", "2"]
 
@@ -55,6 +59,9 @@ class PretendedProcesses:
 
     def code(self, job: KnownJob) -> int | None:
         return self.codes.get(job.name)
+
+    def ended(self, job: KnownJob) -> float:
+        return time.time()
 
     def last_line(self, job: KnownJob) -> str:
         return "the last line"
@@ -389,6 +396,62 @@ def test_without_its_log_a_head_runs_nothing_twice(folder: JobFolder) -> None:
         "0001": "done", "0002": "failed", "0003": "running", "0004": "stopped", "0005": "running", "0006": "running",
     }  # fmt: skip
     assert sorted(head.attempts.started) == [("0003", 3, 1), ("0006", 1, 1)]
+
+
+def test_without_a_head_the_files_of_a_job_tell_that_it_has_ended(folder: JobFolder) -> None:
+    """The list says how, and the next head from when on; one whose keeper lives runs."""
+    codes = {"0001": 0, "0002": 1, "0003": None, "0004": 130, "0005": 0}
+    head, now = head_of(folder, slots=8), time.time()
+    for _ in codes:
+        folder.submit([*RUN, "--workers", "1"])
+    head.look()
+    for name, code in codes.items():
+        (folder.path / name / "attempt-1").touch()
+        if code is not None:
+            (folder.path / name / "attempt-1.end").write_text(json.dumps({"code": code}))
+            os.utime(folder.path / name / "attempt-1.end", (now + 60, now + 60))
+    folder.ask_to_stop("0004")
+    (folder.path / "0002/output.txt").write_text("no such file\n")
+    with (folder.path / "0005/attempt-1").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = CliRunner().invoke(app, ["jobs", "list", "--jobs", str(folder.path), "--json", "-"])
+        found = {row["id"]: (row["status"], row["workers"], row["why"]) for row in json.loads(shown.stdout)}
+        with folder.served(head.cluster):
+            assert {job.status for job in jobs_now(folder).values()} == {"running"}, "the head will tell"
+    assert found == {
+        "0001": ("done", 0, ""), "0002": ("failed", 0, "no such file"), "0003": ("suspended", 0, KILLED),
+        "0004": ("stopped", 0, ""), "0005": ("running", 1, ""),
+    }  # fmt: skip
+    assert jobs_now(folder)["0001"].ended == pytest.approx(now + 60, abs=1e-3)
+    stopped = CliRunner().invoke(app, ["jobs", "stop", "1", "--jobs", str(folder.path)])
+    assert stopped.exit_code == 2 and "0001 is done already" in stopped.stderr
+    head.attempts = Attempts(folder.path)
+    head._take_ends()
+    assert known_jobs(folder)["0001"].ended == pytest.approx(now + 60, abs=1e-3)
+
+
+def test_a_policy_that_fails_does_not_end_the_head(folder: JobFolder) -> None:
+    def broken(view: JobsView) -> Allocation:
+        raise ValueError("SVD did not converge")
+
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "1"])
+    head, told = head_of(folder, policy="slaq"), list[str]()
+    head.told, usual, head.policy = told.append, head.policy, broken
+    head.look()
+    head._decide()
+    assert [line for line in told if "slaq" in line] == [
+        "slaq could not decide (ValueError: SVD did not converge): jobs have equal shares until it can"
+    ]
+    assert set(statuses(folder).values()) == {"running"}
+    head.policy = lambda view: Allocation({job.name: 2 for job in view.jobs})
+    head._decide()
+    assert "it handed out 4 of 2 slots" in told[-1] and head.decided.used == 2
+    head.policy = usual
+    head._decide()
+    head.policy = heads.fair
+    head._decide()
+    assert len([line for line in told if "could not decide" in line]) == 2
 
 
 def test_packed_jobs_are_measured_and_parted_where_they_lose(folder: JobFolder, clock: Callable[[float], None]) -> None:

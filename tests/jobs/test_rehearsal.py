@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -163,6 +164,7 @@ def test_the_speed_of_a_real_run_counts_the_time_in_which_it_was_scored(tmp_path
             ({"curves": [msgspec.structs.replace(EASY, speeds={key: 2.0})]}, "numbers of workers, 1 to 10000")
             for key in ("0", "01", "", "10001", "9" * 400, "9" * 5000, "\u0661")
         ),
+        ({"curves": [msgspec.structs.replace(EASY, speeds={f"{n}": 2.0 for n in range(1, 102)})]}, "at most 100"),
         ({"jobs": [one(f"{number}") for number in range(10_001)]}, "has 10001 jobs; at most 10000 are rehearsed"),
     ],
 )
@@ -190,6 +192,8 @@ def test_a_job_ends_however_late_it_arrives(name: str) -> None:
     [
         (one("a", size=1e15), msgspec.structs.replace(EASY, speeds={"1": 1e-9}), 10.0, "1.5e.27 s, 1.5e.26 slices"),
         (one("a", size=1e12), EASY, 10.0, "choose a --slice above 10s, or smaller jobs"),
+        (one("a", most=2), msgspec.structs.replace(EASY, speeds={"1": 1e15, "2": 1e-15}), 10.0, "choose a --slice"),
+        (one("a", most=2), msgspec.structs.replace(EASY, speeds={"2": 1e-15}), 10.0, "choose a --slice"),
         (one("a"), EASY, 1e-9, "choose a --slice above 1e-09s"),
         (one("a", 1e12, size=1e-9), EASY, 1e-6, "a --slice of 1e-06s is too short beside 1e.12 s"),
     ],
@@ -208,6 +212,17 @@ def test_numbers_of_a_file_are_bounded(tmp_path: Path, old: str, new: str) -> No
     (tmp_path / "set.json").write_text(text.replace(old, new))
     with pytest.raises(PlanError, match=r"set.json contains no set of jobs: Expected `(int|float)` [<>]= 1"):
         read_set(tmp_path / "set.json")
+
+
+def test_no_number_of_workers_is_slower_or_dearer_than_the_worst() -> None:
+    chance = Random(1)
+    for _ in range(50):
+        speeds = {str(n): chance.lognormvariate(2, 2) for n in chance.sample(range(1, 13), chance.randint(1, 6))}
+        curve, least = ReplayedCurve(msgspec.structs.replace(EASY, speeds=speeds)), chance.randint(1, 9)
+        most = chance.randint(least, 12)
+        times = [1 / curve.speed(n) for n in range(least, most + 1)]
+        costs = [n / curve.speed(n) for n in range(least, most + 1)]
+        assert curve.worst(least, most) == pytest.approx((max(times), max(costs)))
 
 
 def test_a_quiet_rehearsal_prints_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise, product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -197,6 +198,16 @@ def test_slaq_follows_both_kinds_of_curves() -> None:
     assert curve is not None and curve(20) == pytest.approx(1 / 40.5 + 0.3, abs=0.01)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("top", [1e49, 1e80, 1e160, 1e308, 1e-120, -1e308])
+def test_losses_whose_powers_no_float_holds_are_no_curve(name: str, top: float) -> None:
+    points = tuple((float(i), top / 10**i) for i in range(1, 8))
+    assert (slaq_curve(points) is None) == (optimus_curve(points) is None) == (top != 1e49)
+    one = job("a", curve=points, speeds=((1, 10.0),), total=1e3, converges=True, done=7.0, workers=1, most=2)
+    assert POLICIES[name](cluster(one, job("b", speeds=((1, 10.0),)), slots=2)).workers["a"] >= 1
+
+
 def test_slaq_with_the_least_first_differs_from_the_largest_sum() -> None:
     fast = tuple((100.0 * k, 5 * 0.7**k + 1) for k in range(1, 5))
     slow = tuple((100.0 * k, 5 * 0.99**k + 1) for k in range(1, 5))
@@ -232,6 +243,12 @@ def test_dolphin_picks_the_cheapest_of_a_table() -> None:
         assert table[cheapest(cost, 8, servers)] == min(table.values())
     assert cheapest(cost, 8, 1) == 5, "more workers would wait for the one server"
     assert cheapest(StepCost(compute=0.0, traffic=0.0), 8, 1) == 1
+    chance = Random(0)
+    for _ in range(200):
+        cost = StepCost(chance.random(), chance.random() ** 4)
+        most, servers = chance.randint(1, 60), chance.randint(1, 9)
+        every = min(range(1, most + 1), key=lambda workers: (cost.of(workers, servers), workers))
+        assert cheapest(cost, most, servers) == every
 
 
 def test_dolphin_fits_its_costs_and_leaves_slots_that_only_wait() -> None:

@@ -186,6 +186,7 @@ def test_a_study_goes_on_where_it_stopped(
     assert len(whole.trials) == 6 and whole.stopped == "trials" and all(row.curve for row in whole.trials)
     assert {row.status for row in whole.trials} == {"paused", "finished"}
     again = search(file, trials=6, folder=tmp_path / "kept")
+    assert again.earlier == again.samples == whole.samples > whole.earlier
     assert [(row.point, row.curve) for row in again.trials] == [(row.point, row.curve) for row in whole.trials]
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path / "kept" / "optuna.log"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,41 @@ def test_every_task_has_a_first_trial_then_the_one_that_may_gain_most() -> None:
     assert choice.next()[0] == 0  # type: ignore[index]
     well_known.open = False
     assert choice.next() is None
+
+
+def test_a_score_that_no_float_can_square_is_as_a_trial_that_failed() -> None:
+    space = parse_space("rate=uniform(0, 1)")
+    choice = ModelChoice([TenantTrials(space, [{"rate": at / 8} for at in range(9)]) for _ in range(2)], EaseMl())
+    choice.tenants[0].scores = {0: -1e308, 1: 0.5, 2: 0.25, 3: WORST, 4: 1e160}
+    choice.tenants[1].scores = {0: -1e308, 1: 1e308}
+    assert choice.tenants[0].qualities == {0: 0.25, 1: 0.5, 2: 0.25, 3: 0.25, 4: 0.5}
+    assert choice._spread() < 1 and choice.next() is not None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"point": {"rate": "x"}}, "trial 0 of 0.py has rate='x', which is not in uniform"),
+        ({"point": {"rate": 1e308}}, "has rate=1e.308, which is not in uniform"),
+        ({"seconds": -1.0}, "took -1 s: seconds are 0 to"),
+        ({"seconds": 1e308}, "took 1e.308 s: seconds are 0 to"),
+        ({"curve": [(1, 1e160)]}, ""),
+    ],
+)
+def test_a_file_that_no_search_has_written_is_refused(change: dict[str, object], why: str) -> None:
+    whole = recorded(0.9, 0.8)
+    for name, value in change.items():
+        setattr(whole.tenants[0].trials[0], name, value)
+    with pytest.raises(PlanError, match=why) if why else nullcontext():
+        rehearsed_tenants(whole, slots=1)
+
+
+def test_a_file_with_no_task_or_too_many_trials_is_refused() -> None:
+    with pytest.raises(PlanError, match="has no task: record one"):
+        rehearsed_tenants(recorded(), slots=1)
+    with pytest.raises(PlanError, match="0.py has 1001 trials; at most 1000"):
+        rehearsed_tenants(recorded(0.9, trials=1001), slots=1)
 
 
 def test_what_candidates_cost_is_predicted_from_those_that_are_alike() -> None:

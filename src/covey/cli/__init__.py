@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from covey.cli.application import app as app
 
 COMPLETING = "_COVEY_COMPLETE"  # set by the shell while the Tab key is pressed
+WIDEST = 4  # digits of the columns of a terminal
 
 
 def main() -> None:
@@ -18,6 +19,9 @@ def main() -> None:
         # A terminal that cannot show a bar or an arrow gets a question mark, not a crash.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    for name in ("COLUMNS", "LINES"):  # rich would fail to read it, or draw boxes as wide
+        if len(os.environ.get(name, "")) > WIDEST:
+            del os.environ[name]
     asked = sys.argv[1:]
     if COMPLETING not in os.environ and (not asked or asked in (["-h"], ["--help"])):
         _print_overview()
@@ -32,8 +36,10 @@ def _print_overview() -> None:
 
     try:
         print(overview(), flush=True)
-    except BrokenPipeError:  # a reader that has enough, such as `head`
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # a reader that has enough, such as `head`
+            print(f"Error: the output could not be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
 
 

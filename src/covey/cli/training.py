@@ -171,6 +171,8 @@ def train(request: ShownRequest, begin: Callable[[Watcher], Result]) -> None:
         files["record"] = result.record
         files["model"] = None if result.uncommitted else files.get("model")
         files["version"] = Path(result.version) if result.version else None
+        if (kept := files.get("checkpoint")) and not any(kept.glob("**/checkpoint-*")):
+            files["checkpoint"] = None  # it ended before the first was due
         if request.voice != "quiet":
             # JSON that goes to the output must be the only thing there.
             taken = json_file.OUTPUT in (request.output.json, request.profile)

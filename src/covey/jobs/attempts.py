@@ -7,17 +7,22 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from covey import atomic_file
 from covey.errors import PlanError
 from covey.jobs import keeper
 from covey.jobs.job_command import attempt_words
-from covey.jobs.job_folder import OUTPUT, is_own_folder, write_whole
-from covey.jobs.job_log import KnownJob
+from covey.jobs.job_folder import OUTPUT, JobFolder, is_own_folder, write_whole
+from covey.jobs.job_log import JobEntry, KnownJob, Status, known_jobs
 
 _FRAME = "".join(map(chr, range(0x2500, 0x2580))) + "| \t"  # what boxes around errors are drawn with
+SUSPENDING = "is being suspended"  # written down before it is done: the next head must know why a job ended
+KILLED = "its processes were killed"
 TAIL = 1 << 14  # bytes of what a job printed, in which its last line is looked for
 
 
@@ -71,6 +76,12 @@ class Attempts:
         """The exit code of its last start; None where nobody has written it down."""
         return keeper.exit_code(self.folder / job.name, job.attempt)
 
+    def ended(self, job: KnownJob) -> float:
+        """When its last start ended, as seconds since 1970; now, where nobody has written it down."""
+        with suppress(OSError):
+            return self._lock(job, job.attempt).with_suffix(".end").lstat().st_mtime
+        return time.time()
+
     def last_line(self, job: KnownJob) -> str:
         """What it printed last: the reason, where it failed."""
         with suppress(OSError), open(self.folder / job.name / OUTPUT, "rb", opener=_plainly) as file:
@@ -80,6 +91,32 @@ class Attempts:
 
     def _lock(self, job: KnownJob, number: int) -> Path:
         return self.folder / job.name / f"attempt-{number}"
+
+
+def how_it_ended(code: int | None, asked: Status | None, last_line: Callable[[], str]) -> tuple[Status, str]:
+    """The status of a job whose processes have ended, and why; `asked` is what it was asked to become."""
+    if code == 0:
+        return "done", ""
+    if asked is not None and (code is None or code == 130 or code < 0):
+        return asked, ""
+    if code is None or code == -9:
+        return "suspended", KILLED
+    if code in (130, -15):
+        return "stopped", "somebody else ended its process"
+    return "failed", last_line()
+
+
+def jobs_now(folder: JobFolder) -> dict[str, KnownJob]:
+    """All jobs of a folder; where no head serves it, the files of a job tell that it has ended."""
+    found, attempts = known_jobs(folder), Attempts(folder.path)
+    for job in () if folder.is_served() else found.values():
+        if job.status != "running" or attempts.lives(job):
+            continue
+        asked: Status | None = "suspended" if job.why == SUSPENDING else None
+        asked = "stopped" if folder.is_asked_to_stop(job.name) else asked
+        status, why = how_it_ended(attempts.code(job), asked, partial(attempts.last_line, job))
+        job.take(JobEntry(at=attempts.ended(job), job=job.name, status=status, attempt=job.attempt, why=why))
+    return found
 
 
 def last_sentence(text: str) -> str:

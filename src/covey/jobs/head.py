@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from covey.engines import machine
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.errors import PlanError, WireError
-from covey.jobs.attempts import Attempts
+from covey.faults import words
+from covey.jobs.attempts import KILLED, SUSPENDING, Attempts, how_it_ended
 from covey.jobs.job_command import likeness, refusal
 from covey.jobs.job_folder import JobFolder, ServedCluster, too_large
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
@@ -18,10 +20,10 @@ from covey.jobs.job_progress import JobProgress, groups_alike
 from covey.policy.sharing import sharing_policy
 from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.job_view import JobsView, Pair
+from covey.policy.sharing.queues import fair
 
 EVERY = 0.2  # seconds between two looks
 LOSSES = 3  # of a job's processes, under this head: then it has failed
-SUSPENDING = "is being suspended"  # written down before it is done: the next head must know why a job ended
 PATIENCE = 5.0  # seconds in which packed jobs run before what they do is measured
 
 
@@ -42,6 +44,7 @@ class Head:
             job.name: "suspended" for job in self.jobs.values() if job.status == "running" and job.why == SUSPENDING
         }
         self._losses: dict[str, int] = {}
+        self._failure = ""  # of the policy, as it was told
         self._next, self._unread, self._checked = 0.0, set[str](), set[str]()
 
     def look(self) -> None:
@@ -55,9 +58,12 @@ class Head:
     def idle(self) -> bool:
         return all(job.over for job in self.jobs.values())
 
-    def _note(self, job: KnownJob, status: Status, workers: int = 0, attempt: int | None = None, why: str = "") -> None:
+    def _note(
+        self, job: KnownJob, status: Status, workers: int = 0, attempt: int | None = None, why: str = "",
+        at: float | None = None,
+    ) -> None:  # fmt: skip
         entry = JobEntry(
-            at=time.time(), job=job.name, status=status, workers=workers, why=why,
+            at=at or time.time(), job=job.name, status=status, workers=workers, why=why,
             attempt=job.attempt if attempt is None else attempt,
         )  # fmt: skip
         self.log.write(entry)
@@ -116,16 +122,11 @@ class Head:
             self._measure(job)
             asked, code = self._ending.pop(job.name, None), self.attempts.code(job)
             asked = "stopped" if self.folder.is_asked_to_stop(job.name) else asked
-            if code == 0:
-                self._note(job, "done")
-            elif asked is not None and (code is None or code == 130 or code < 0):
-                self._note(job, asked)
-            elif code is None or code == -9:
+            status, why = how_it_ended(code, asked, partial(self.attempts.last_line, job))
+            if why == KILLED:
                 self._lost(job)
-            elif code == 130 or code == -15:
-                self._note(job, "stopped", why="somebody else ended its process")
             else:
-                self._note(job, "failed", why=self.attempts.last_line(job))
+                self._note(job, status, why=why, at=self.attempts.ended(job))
         return bool(found)
 
     def _lost(self, job: KnownJob) -> None:
@@ -134,7 +135,7 @@ class Head:
         if self._losses[job.name] >= LOSSES:
             self._note(job, "failed", why=f"its processes were killed {LOSSES} times")
         else:
-            self._note(job, "suspended", why="its processes were killed")
+            self._note(job, "suspended", why=KILLED)
 
     def _measure(self, job: KnownJob) -> None:
         packed = any(job.name in pair for pair in self.decided.pairs)
@@ -154,9 +155,24 @@ class Head:
         going = [job for job in self.jobs.values() if job.status == "running" and job not in alive]
         slots = self.cluster.slots - sum(job.workers for job in going)
         view = JobsView(now, slots, views, self.cluster.slice, self.packings)
-        self.decided, self._next = self.policy(view), view.next_decision
-        assert self.decided.used <= slots, f"{self.cluster.policy} handed out {self.decided.used} of {slots} slots"
+        self.decided, self._next = self._asked_policy(view), view.next_decision
         self._paired = {pair: self._paired.get(pair, time.time()) for pair in self.decided.pairs}
+
+    def _asked_policy(self, view: JobsView) -> Allocation:
+        """What the policy decides; equal shares where it fails: what one job measured must not end the head."""
+        try:
+            found = self.policy(view)
+            assert found.used <= view.slots, f"it handed out {found.used} of {view.slots} slots"
+        except Exception as error:
+            if self.policy is fair:
+                raise
+            line = f"{self.cluster.policy} could not decide ({words(error)}): jobs have equal shares until it can"
+            if line != self._failure:
+                self.told(line)
+            self._failure = line
+            return fair(view)
+        self._failure = ""
+        return found
 
     def _measure_pairs(self) -> None:
         """What packed jobs do together, as shares of what each does alone."""

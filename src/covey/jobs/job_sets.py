@@ -27,7 +27,7 @@ SHARES = {1: 0.3, 2: 0.3, 4: 0.25, 8: 0.15}  # of the jobs can use so many worke
 SPREAD = 1.0  # sigma of the logarithm of sizes: a few jobs are much larger than most (Jeon et al. 2019)
 FEWEST = 3  # scores without which a run has no curve
 MOST = 10_000  # jobs, slots and workers of a set: a policy goes over all of them at each decision
-MOST_SPEEDS = 1000  # of a curve
+MOST_SPEEDS = 100  # of a curve: for every job each of them is guessed
 
 Positive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
 Natural = Annotated[int, msgspec.Meta(ge=1, le=MOST)]

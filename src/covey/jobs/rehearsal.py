@@ -148,10 +148,14 @@ class Rehearsal:
 
 def check_length(jobs: JobSet, times: RehearsalTimes) -> None:
     """Refuse a set with more slices than can be rehearsed, or with slices that are nothing beside its times."""
-    curves = {curve.name: curve for curve in jobs.curves}
-    alone = [curves[job.curve].samples[-1] * job.size / curves[job.curve].speed(job.least) for job in jobs.jobs]
-    work = sum(seconds * job.least for seconds, job in zip(alone, jobs.jobs, strict=True))
-    longest = work / jobs.slots + max(alone)
+    curves = {curve.name: ReplayedCurve(curve) for curve in jobs.curves}
+    alone, work = 0.0, 0.0  # seconds that a job takes at most, and all slots together
+    for job in jobs.jobs:
+        curve = curves[job.curve]
+        slowest, dearest = curve.worst(job.least, min(job.most, jobs.slots))
+        alone = max(alone, curve.samples[-1] * job.size * slowest)
+        work += curve.samples[-1] * job.size * dearest
+    longest = work / jobs.slots + alone
     slices = longest / times.slice * min(jobs.slots, sum(job.most for job in jobs.jobs))
     if not slices <= MOST_SLICES:
         raise PlanError(

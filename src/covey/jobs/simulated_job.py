@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -21,14 +22,29 @@ class ReplayedCurve:
     def __init__(self, truth: JobCurve) -> None:
         self.samples, self.losses, self.compute = truth.samples, truth.losses, truth.compute
         self.table = truth.table
-        self._truth, self._speeds = truth, dict[int, float]()
+        self._model, self._speeds = speed_model(self.table), dict[int, float]()
         self._seen: dict[int, SeenCurve] = {}
 
     def speed(self, workers: int) -> float:
         """Samples per second with so many workers."""
         if workers not in self._speeds:
-            self._speeds[workers] = self._truth.speed(workers)
+            self._speeds[workers] = self._model(workers)
         return self._speeds[workers]
+
+    def worst(self, least: int, most: int) -> tuple[float, float]:
+        """The most seconds for a sample, and the most of all workers together, with any number from least to most.
+
+        Between measured numbers more workers are faster and cost more, so the first and last of those count.
+        """
+        measured = [workers for workers, _ in self.table if least <= workers <= most]
+        first, last = least, most
+        for workers in measured:
+            first += workers == first
+        for workers in reversed(measured):
+            last -= workers == last
+        among = [*measured, *(workers for workers in (first, last) if least <= workers <= most)]
+        seconds = [1 / self.speed(workers) for workers in among]
+        return max(seconds), max(map(operator.mul, seconds, among))
 
     def seen(self, scores: int) -> SeenCurve:
         """What can be known after so many scores."""

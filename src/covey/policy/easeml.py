@@ -70,7 +70,7 @@ def upper_bounds(tenant: Tenant, scale: float) -> list[float]:
         mean = middle + kernel[:, seen] @ _inverse(kernel, seen) @ (values - middle)
     if known:
         cross = kernel[:, known]
-        variance = np.maximum(0.0, variance - np.einsum("ij,jk,ik->i", cross, _inverse(kernel, known), cross))
+        variance = np.maximum(0.0, variance - np.sum(cross @ _inverse(kernel, known) * cross, 1))
     bounds = mean + np.sqrt(scale / np.asarray(tenant.costs, float)) * np.sqrt(variance)
     return [tenant.trained.get(one, float(bounds[one])) for one in range(size)]
 

@@ -69,6 +69,7 @@ class StudyResult(msgspec.Struct, kw_only=True):
     verdict: str = ""
     samples: int = 0
     seconds: float = 0.0  # that the search took
+    earlier: int = 0  # samples that were trained before it went on
     stopped: Literal["trials", "time", "target", "interrupted"] = "trials"
     fused: float | None = None  # how many times faster fused trials were, where that was measured
 

@@ -41,6 +41,7 @@ class RunningStudy:
         self.busy: list[set[int]] = []  # the trials of each process
         self.slower = False  # whether fusing trials was found to be slower
         whole.trials = store.rows()
+        whole.earlier = sum(row.samples for row in whole.trials)
         book.forget_others({row.asked for row in whole.trials})
 
     @property

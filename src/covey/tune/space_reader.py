@@ -9,6 +9,7 @@ choice   = number | word | quoted string | name "(" [setting {"," setting}] ")"
 
 from __future__ import annotations
 
+import math
 import re
 
 from covey.spec.call import BARE, Scalar, read
@@ -59,13 +60,15 @@ class _SpaceReader(TextReader):
                 self.fail("a range of numbers stands alone: write it without '|', or list the values")
             return found
         choices = [self.choice()]
+        known = {choices[0].value}
         while self.skip("|"):
             self.peek()
             at = self.at
             choices.append(self.choice())
-            if any(one.value == choices[-1].value for one in choices[:-1]):
+            if choices[-1].value in known:
                 self.at = at
                 self.fail(f"{choices[-1].value} is there twice; keep one, with all values of its settings")
+            known.add(choices[-1].value)
         return tuple(choices)
 
     def range(self, kind: str) -> NumberRange:
@@ -86,6 +89,9 @@ class _SpaceReader(TextReader):
         if logarithmic and low <= 0:
             self.at = first
             self.fail(f"a {kind} range begins above 0, not at {low:g}")
+        if not math.isfinite(high / low if logarithmic else high - low):
+            self.at = first
+            self.fail("the range is too wide: floating-point numbers do not reach from one end to the other")
         if whole and (low % 1 or high % 1):
             self.at = first if low % 1 else at
             self.fail(f"{kind} takes whole numbers")

@@ -66,11 +66,11 @@ def list_jobs(jobs: Folder = None, json: options.Json = None) -> None:
     with explained("normal"):
         json_file.check(json)
         from covey.cli.tables.jobs import print_jobs
+        from covey.jobs.attempts import jobs_now
         from covey.jobs.job_folder import JobFolder
-        from covey.jobs.job_log import known_jobs
 
         folder = JobFolder(folder_of(jobs))
-        found = list(known_jobs(folder).values())
+        found = list(jobs_now(folder).values())
         if json is not None:
             rows = [
                 {
@@ -103,12 +103,12 @@ def logs(name: Name, jobs: Folder = None) -> None:
 def stop(name: Name, jobs: Folder = None) -> None:
     """End a job: its run keeps a checkpoint first."""
     with explained("normal"):
+        from covey.jobs.attempts import jobs_now
         from covey.jobs.job_folder import JobFolder
-        from covey.jobs.job_log import known_jobs
 
         folder = JobFolder(folder_of(jobs))
         place = folder.named(name)
-        found = known_jobs(folder).get(place.name)
+        found = jobs_now(folder).get(place.name)
         if found is None:
             raise PlanError(f"job {name} cannot be read, so it does not run: remove {place}")
         if found.over:

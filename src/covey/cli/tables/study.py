@@ -33,8 +33,9 @@ def print_study(console: Console, whole: StudyResult, everything: bool = False) 
         style = "bold green" if row.number == whole.best else "red" if row.status == "failed" else ""
         value = row.curve[-1][1] if row.curve else None
         cells = (
-            str(row.number), "-" if value is None else number(value), str(row.reached), row.status,
-            curve(row, low, high, whole.epochs, bars), _settings(row),
+            str(row.number), "-" if value is None else number(value), str(row.reached),
+            "unfinished" if row.status == "running" else row.status, curve(row, low, high, whole.epochs, bars),
+            _settings(row),
         )  # fmt: skip
         table.add_row(*(Text(cell, style) for cell in cells))
     console.print(table)
@@ -43,9 +44,8 @@ def print_study(console: Console, whole: StudyResult, everything: bool = False) 
     for row in [row for row in whole.trials if row.status == "failed"][: len(order) if everything else 3]:
         console.print(Text(f"trial {row.number} failed: {row.why.splitlines()[0] if row.why else '?'}", "red"))
     fused = f", fused {whole.fused:.1f}x" if whole.fused is not None and whole.fused > 1 else ""
-    console.print(Text(
-        f"\n{len(whole.trials)} trials, {whole.samples:,} samples in {format_duration(whole.seconds)}{fused}", "dim"
-    ))  # fmt: skip
+    trained = took(whole.samples, whole.earlier, whole.seconds)
+    console.print(Text(f"\n{len(whole.trials)} trials, {trained}{fused}", "dim"))
     console.print(Text(whole.verdict, "bold green" if whole.train else "bold"), soft_wrap=True)
     if whole.train:
         console.print(Text(whole.train), soft_wrap=True)
@@ -57,8 +57,15 @@ def print_tenants(console: Console, whole: TenantsResult, everything: bool = Fal
         console.print(Text(one.task, "bold"))
         print_study(console, one, everything)
         console.print()
-    took = f", {whole.samples:,} samples in {format_duration(whole.seconds)}"
-    console.print(Text(whole.verdict + took, "bold"), soft_wrap=True)
+    earlier = sum(one.earlier for one in whole.tenants)
+    console.print(Text(f"{whole.verdict}, {took(whole.samples, earlier, whole.seconds)}", "bold"), soft_wrap=True)
+
+
+def took(samples: int, earlier: int, seconds: float) -> str:
+    """What a search trained, and in which time; of one that went on, what was new."""
+    if not earlier:
+        return f"{samples:,} samples in {format_duration(seconds)}"
+    return f"{samples:,} samples, {samples - earlier:,} of them now, in {format_duration(seconds)}"
 
 
 def print_tenants_rehearsal(console: Console, found: TenantsRehearsal) -> None:

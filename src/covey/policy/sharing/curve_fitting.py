@@ -16,6 +16,7 @@ FEWEST = 4  # points of a curve that can be fitted
 FLOORS = 24  # values tried for what the loss tends to
 THRESHOLD = 0.01  # of the loss: who learns less than this from a tenth more samples has converged
 POINTS = 24  # of a curve that are used
+LARGEST = 1e50  # loss of a curve that is used, and 1 over the smallest: fourth powers are summed
 
 
 def non_negative(matrix: Numbers, wanted: Numbers) -> Numbers:
@@ -148,7 +149,7 @@ def _thinned(points: Points) -> tuple[float, Points] | None:
 
     None where they are too few, or no curve goes through them.
     """
-    good = [(k, loss) for k, loss in points if k > 0 and math.isfinite(loss) and loss > 0]
+    good = [(k, loss) for k, loss in points if k > 0 and 1 / LARGEST < loss < LARGEST]
     if len(good) < FEWEST:
         return None
     chosen = sorted({round(i) for i in np.linspace(0, len(good) - 1, min(POINTS, len(good)))})

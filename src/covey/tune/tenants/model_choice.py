@@ -13,6 +13,8 @@ from covey.policy.search import WORST
 from covey.tune.space import Point, Space
 from covey.tune.tenants.candidates import likeness
 
+LARGEST = 1e100  # score that is compared with others: squares are summed
+
 
 class TenantTrials:
     """The candidates of one task, and what became of those that were begun."""
@@ -31,9 +33,10 @@ class TenantTrials:
 
     @property
     def qualities(self) -> dict[int, float]:
-        """Scores as numbers: who failed is as bad as the worst that did not."""
-        sound = [score for score in self.scores.values() if score > WORST]
-        return {one: max(score, min(sound, default=0.0)) for one, score in self.scores.items()}
+        """Scores as numbers: who failed, or diverged, is as bad as the worst of the others."""
+        sound = [score for score in self.scores.values() if abs(score) < LARGEST]
+        low, high = min(sound, default=0.0), max(sound, default=0.0)
+        return {one: min(high, max(low, score)) for one, score in self.scores.items()}
 
     def costs(self, usual: float) -> list[float]:
         """Seconds of each candidate over the usual ones: as of those that were trained, the more alike the more."""

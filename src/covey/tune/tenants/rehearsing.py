@@ -17,12 +17,15 @@ from covey.errors import PlanError, WireError
 from covey.policy.easeml import EaseMl
 from covey.policy.search import WORST
 from covey.tune.outcomes import TrialRow
+from covey.tune.space import Space
 from covey.tune.space_reader import parse_space
+from covey.tune.tenants.candidates import MOST
 from covey.tune.tenants.model_choice import ModelChoice, TenantTrials
 from covey.tune.tenants.searching import SCHEMA, TenantsResult
 
 NEAR = 0.002  # of a task's best score: as good
 HEAD = 200  # bytes of a file, in which it says what it is
+LONGEST = 1e12  # seconds of a trial
 ORDERS = 10  # of the trials, where a rule takes them as they come
 
 Next = Callable[[], tuple[int, int] | None]
@@ -65,14 +68,16 @@ def tenants_rehearsal_of(place: Path, slots: int | None) -> TenantsRehearsal:
 def rehearsed_tenants(whole: TenantsResult, slots: int) -> TenantsRehearsal:
     """Every rule with the trials of a search."""
     rows = [[row for row in one.trials if row.status in ("finished", "failed")] for one in whole.tenants]
+    if not rows:
+        raise PlanError("this search has no task: record one with covey tune a.py b.py --policy easeml --json FILE")
     if not all(any(row.best(whole.better) > WORST for row in some) for some in rows):
         raise PlanError("a task of this search has no trial that was scored to its end: record it with more --trials")
+    spaces = [parse_space(one.space) for one in whole.tenants]
+    for one, space, some in zip(whole.tenants, spaces, rows, strict=True):
+        _check(one.task, space, some)
 
     def by_easeml() -> tuple[Next, Ended]:
-        tenants = [
-            TenantTrials(parse_space(one.space), [row.point for row in some])
-            for one, some in zip(whole.tenants, rows, strict=True)
-        ]
+        tenants = [TenantTrials(space, [row.point for row in some]) for space, some in zip(spaces, rows, strict=True)]
         choice = ModelChoice(tenants, EaseMl())
         return choice.next, choice.ended
 
@@ -88,6 +93,20 @@ def rehearsed_tenants(whole: TenantsResult, slots: int) -> TenantsRehearsal:
         "average"
     )
     return found
+
+
+def _check(task: str, space: Space, rows: Sequence[TrialRow]) -> None:
+    """Refuse trials that no search can have had."""
+    ranges = dict(space.ranges())
+    if len(rows) > MOST:
+        raise PlanError(f"{task} has {len(rows)} trials; at most {MOST} of a task are rehearsed")
+    for row in rows:
+        if not 0 <= row.seconds <= LONGEST:
+            raise PlanError(f"trial {row.number} of {task} took {row.seconds:g} s: seconds are 0 to {LONGEST:g}")
+        for path in row.point.keys() & ranges.keys():
+            value, among = row.point[path], ranges[path]
+            if isinstance(value, str) or not among.low <= value <= among.high:
+                raise PlanError(f"trial {row.number} of {task} has {path}={value!r}, which is not in {among}")
 
 
 def _fixed(order: Order, rows: Sequence[Sequence[TrialRow]], chance: Random) -> tuple[Next, Ended]:
