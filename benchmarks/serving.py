@@ -217,7 +217,7 @@ def predicted(model: str) -> dict[str, Any]:
         }  # fmt: skip
         print(model, found["calibrated"], file=sys.stderr, flush=True)
         for share in LOADS:
-            pause = str(_pause(port, share * highest))
+            pause = str(1e3 * VISITORS / (share * highest))
             turns = [load(port, SECONDS, VISITORS, PAUSE=pause, SEED=str(seed)) for seed in range(TURNS)]
             rows = [(one["rate"] / highest, one["p99"], forecast(one["arrivals"], times, costs)) for one in turns]
             print(model, share, rows, file=sys.stderr, flush=True)
@@ -227,14 +227,6 @@ def predicted(model: str) -> dict[str, Any]:
                 "predicted_ms": round(1e3 * middle[2], 2), "predicted / measured": round(middle[2] / middle[1], 2),
             }  # fmt: skip
     return found
-
-
-def _pause(port: int, rate: float) -> float:
-    """The ms that visitors pause on average after an answer, so that together they ask at this rate."""
-    pause = 1e3 * VISITORS / rate
-    for _ in range(2):
-        pause += 1e3 * VISITORS * (1 / rate - 1 / load(port, TRIAL, VISITORS, PAUSE=str(pause))["rate"])
-    return pause
 
 
 def _calibrated(model: str, port: int, pid: int) -> tuple[Callable[[int], float], PathCosts, float]:
