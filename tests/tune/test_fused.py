@@ -11,7 +11,7 @@ from torch import nn
 
 from covey.task.file import import_file
 from covey.tune.fused import Fusable, FusedTraining, fusable, train_together
-from covey.tune.onednn import without_onednn
+from covey.tune.recorded import without_onednn
 from covey.tune.segment import Segment, train_segment
 
 FILE = """

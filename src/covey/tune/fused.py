@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from covey.data.feed import Feed
 from covey.model import build
@@ -27,7 +26,7 @@ from covey.scoring import eval_mode
 from covey.task import Task
 from covey.task.file import task_of
 from covey.tune import fused_state
-from covey.tune.onednn import without_onednn
+from covey.tune.recorded import recorded, without_onednn
 from covey.tune.segment import KEPT, MODEL, Segment, SegmentOutcome, failure_of, finite, told_epochs, train_segment
 
 ALIKE = ("bsp", "allreduce")  # strategies that with one worker are SGD
@@ -189,10 +188,7 @@ class FusedTraining:
             alone, loss = self.alone({name: param[0] for name, param in self.params.items()}, x, y)
             return [alone[name][None] for name in self.params], loss[None]
         if (key := (x.shape, y.shape)) not in self.traced:
-            try:
-                self.traced[key] = make_fx(self.gradient)(self.params, x, y)
-            except Exception:  # what cannot be recorded is done by vmap itself, or refused by it
-                self.traced[key] = self.gradient
+            self.traced[key] = recorded(self.gradient, self.params, x, y)
         with without_onednn(self.base):
             grads, losses = self.traced[key](self.params, x, y)
         return [grads[name] for name in self.params], losses
@@ -211,8 +207,8 @@ class FusedTraining:
             kept = torch._foreach_mul(before, momentum) if momentum else None
             self.momenta = dict(zip(self.params, torch._foreach_add(kept, fresh) if kept else fresh, strict=True))
         if lr:
-            steps = torch._foreach_mul(list(self.momenta.values()), lr)
-            self.params = dict(zip(self.params, torch._foreach_sub(params, steps), strict=True))
+            moved = torch._foreach_addcmul(params, list(self.momenta.values()), lr, -1.0)
+            self.params = dict(zip(self.params, moved, strict=True))
         return losses.detach()
 
     def gain(self) -> float:
