@@ -12,7 +12,7 @@ soak        1,200 kills: file handles, maps and memory of those who stay, and th
 A step is what an optimizer does: all programs step by the same one. The first step after a kill may have been under way
 when it came; the second one was not. What was measured is kept in FILE, and the next command goes on after it; each
 ends after `--seconds` (240), also if there is more to do. `benchmarks.checkpoints` has checkpoints and restarts, and
-`benchmarks.faults` for seeds of faults.
+`benchmarks.faults` has seeds of faults.
 """
 
 from __future__ import annotations
@@ -149,9 +149,8 @@ def joining(pieces: Pieces) -> dict[str, Any]:
 
 
 def joined() -> tuple[float, float, float, float]:
-    """The ratios of the 95th percentile and of the longest step, the seconds until it steps, and of the longest step.
-
-    The last one is without what a step takes.
+    """The ratios of the 95th percentile and of the longest step, the seconds until the new worker steps, and those by
+    which the longest step is longer than others.
     """
     with running(*run_of("allreduce", "1:2", task=f"{TASK}:wide")) as program:
         wait_for(lambda: len(program.times()) > 10, 90, "no step", program, every=0.2)

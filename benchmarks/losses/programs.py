@@ -56,10 +56,9 @@ class Program:
                     os.kill(int(place.name), signal.SIGKILL)
         self.log.close()
 
-    def times(self, without: int = 0) -> list[float]:
-        """When steps were done, in all processes but one."""
-        names = [place.name for place in self.steps.iterdir() if place.name != str(without)]
-        return sorted(step for name in names for step in self.times_of(name))
+    def times(self) -> list[float]:
+        """When steps were done, in all processes."""
+        return sorted(step for place in self.steps.iterdir() for step in self.times_of(place.name))
 
     def times_of(self, process: str, last: int = 0) -> list[float]:
         """When steps were done in one process; only the `last` ones, where that is given."""
