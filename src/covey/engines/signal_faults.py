@@ -21,7 +21,7 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTE
 KILLED = signal.SIGKILL.name
 
 Send = Callable[[Address, signal.Signals, Fault | None], None]
-"""Sends the process of a role a signal, because of this fault; or because the last one is over."""
+"""Sends the process of a role a signal, because of this fault; None: because a stop is over."""
 
 
 class SignalFaults:
@@ -47,7 +47,7 @@ class SignalFaults:
                 "before it leaves: let it leave first, or use covey simulate"
             )
         self._waiting: list[tuple[float, Fault]] = [(fault.at, fault) for fault in plan.faults if fault.at is not None]
-        self._stopped: list[tuple[float, Address, int]] = []  # until when which process of a role
+        self._stopped: list[tuple[float, Address, int]] = []  # (until when, role, its process)
         self._killed: dict[Address, Fault] = {}  # whose end has not been heard of yet
         self._leaving: set[str] = set()  # whose seats will be empty in a moment
         self._vain: list[str] = []  # what did nothing
@@ -64,15 +64,14 @@ class SignalFaults:
             return
         send = send or (lambda who, number, fault: _send(living[who], number))
         now = time.monotonic() - self._since
-        for until, who, process in [one for one in self._stopped if one[0] <= now]:
-            self._stopped.remove((until, who, process))
-            if living.get(who) == process:
-                send(who, signal.SIGCONT, None)
+        for until, role, process in [one for one in self._stopped if one[0] <= now]:
+            self._stopped.remove((until, role, process))
+            if living.get(role) == process:
+                send(role, signal.SIGCONT, None)
         for at, fault in [one for one in self._waiting if one[0] <= now and one[1].kind != "join"]:
-            found = next((role for role in living if str(role) == fault.who[0]), None)
-            if found is None:
+            who = next((one for one in living if str(one) == fault.who[0]), None)
+            if who is None:
                 continue  # it has ended, or starts again and is struck when it is there
-            who = found
             self._waiting.remove((at, fault))
             send(who, SIGNALS[fault.kind], fault)
             if fault.kind in ("leave", "notice"):

@@ -1,4 +1,4 @@
-"""The mesh of a run as a picture: which worker holds what of the model, how full it was, and what it waited for."""
+"""The mesh of a run as a picture: which worker holds what of the model, how full it was, and how long it waited."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def waits(result: Result) -> dict[str, list[float]]:
 
 
 def section(label: str, result: Result) -> str:
-    """The picture and what groups waited for, as a part of a page; empty for a run with whole models."""
+    """The picture and how long groups waited, as a part of a page; empty for a run with whole models."""
     workers = placed_workers(result)
     if not workers:
         return ""
@@ -105,19 +105,25 @@ def _held(mesh: Mesh, place: Sequence[int]) -> str:
 def _picture(workers: Sequence[PlacedWorker]) -> Iterator[str]:
     """Rows are those with a batch of their own, columns those who compute on the same one."""
     rows = sorted({_row(one) for one in workers})
-    columns = sorted({(one.place[0], one.place[3]) for one in workers})
+    columns = sorted({_column(one) for one in workers})
     fullest = max(one.shares.memory for one in workers)
     width, height = len(columns) * (WIDE + GAP), len(rows) * (HIGH + GAP)
     yield f"<svg class='mesh' viewBox='0 0 {width} {height}' width='{width}' role='img' aria-label='the mesh'>"
     for one in workers:
-        left = columns.index((one.place[0], one.place[3])) * (WIDE + GAP)
+        left = columns.index(_column(one)) * (WIDE + GAP)
         top = rows.index(_row(one)) * (HIGH + GAP)
         yield f"<g transform='translate({left} {top})'>{''.join(_box(one, fullest))}</g>"
     yield "</svg>"
 
 
 def _row(worker: PlacedWorker) -> tuple[int, int, int]:
-    return worker.replica, worker.place[1], worker.place[2]
+    _, shard, expert, _ = worker.place
+    return worker.replica, shard, expert
+
+
+def _column(worker: PlacedWorker) -> tuple[int, int]:
+    stage, _, _, tensor = worker.place
+    return stage, tensor
 
 
 def _box(one: PlacedWorker, fullest: int) -> Iterator[str]:

@@ -26,9 +26,9 @@ MOST = 4  # allocations that are tried, besides all spot machines
 def allocations(
     task: Task, now: Situation, spec: str, trace: SpotTrace, steps: int, seconds: float
 ) -> list[SpotAllocation]:  # fmt: skip
-    """The work of all workers in so many steps, with some of the spot machines, the cheapest first.
+    """The work that all workers do in `steps` steps, on some of the spot machines; the cheapest allocation first.
 
-    The ones that are taken first are those with the most time for their money, in so many seconds.
+    Machines that are there for longest for their money, in the first `seconds` of the trace, are taken first.
     """
     stay = [worker for worker in range(now.workers) if worker not in trace.workers]
     spot, found = by_worth(trace, now.cluster, seconds), list[SpotAllocation]()
@@ -41,7 +41,7 @@ def allocations(
 
 
 def by_worth(trace: SpotTrace, cluster: Cluster, seconds: float) -> list[int]:
-    """The workers of a trace: those first whose machines are there for longest, for their money."""
+    """The workers of a trace, by the time that their machines are there for their money, the longest first."""
     there, prices = trace.seconds_present(seconds), cluster.prices(trace.workers)
 
     def worth(worker: int) -> float:
@@ -64,7 +64,7 @@ def _allocation(
     task: Task, now: Situation, spec: str, trace: SpotTrace, steps: int, workers: Sequence[int]
 ) -> SpotAllocation:  # fmt: skip
     cluster, spot = part_of(now.world(spec), workers), [worker for worker in workers if worker in trace.workers]
-    alike = math.ceil(steps * now.workers / len(workers))
+    steps_of_fewer = math.ceil(steps * now.workers / len(workers))  # the same work
     lines = [line for line in trace.lines if line.worker in spot]
     with TemporaryDirectory() as folder:
         file = Path(folder, "trace.csv")
@@ -75,7 +75,7 @@ def _allocation(
         file.write_text("\n".join([",".join(HEADER), *rows]))
         result = fit(
             task, spec, f"1:{len(workers)}" if spot else len(workers), engine="simulated", cluster=cluster,
-            timing_only=True, steps=alike, runs=False, spot_trace=file if spot else None,
+            timing_only=True, steps=steps_of_fewer, runs=False, spot_trace=file if spot else None,
         )  # fmt: skip
     assert result.cost, "only clusters with prices are weighed"
     return SpotAllocation(spot=spot, seconds=result.seconds, money=result.cost.money)

@@ -28,11 +28,11 @@ def weigh(
     """Time the best whose workers may come and go with the trace and without it; the advice says what was found."""
     trace = load_trace(file)
     check(trace, now)
-    able, done = [one for one in advice.choices if one.workers > 1 and not one.missed], dict[str, int]()
+    able, steps_of = [one for one in advice.choices if one.workers > 1 and not one.missed], dict[str, int]()
     for choice in [one for one in able if resolve(one.spec, now.workers).ranges][:MOST]:
         told(f"timing {choice.spec} on machines that come and go")
         wanted, most = _steps(choice, trace), max(1, EFFECTS // (10 * now.workers))
-        steps = done[choice.spec] = min(wanted, most)
+        steps = steps_of[choice.spec] = min(wanted, most)
         fixed = _timed(task, now, choice.spec, now.workers, steps)
         try:
             spot = _timed(task, now, choice.spec, f"1:{now.workers}", steps, spot_trace=file)
@@ -48,7 +48,7 @@ def weigh(
         if best.money is not None and not _unknown(best):
             told(f"timing {best.spec} on some of these machines")
             whole = SpotAllocation(spot=sorted(trace.workers), seconds=best.seconds, money=best.money)
-            others = allocations(task, now, best.spec, trace, done[best.spec], best.seconds)
+            others = allocations(task, now, best.spec, trace, steps_of[best.spec], best.seconds)
             best.allocations = sorted([*others, whole], key=lambda one: one.money)
     advice.findings[:0] = _findings(advice)
 

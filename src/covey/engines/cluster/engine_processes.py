@@ -28,11 +28,11 @@ class EngineProcesses:
         """End what has been stopped for too long, and report it."""
         if not self.silence.due:
             return
-        processes = dict(self.below(self.pids()))
-        stopped = {pid: liveness.state(pid) for pid in processes}
+        of_site = dict(self.below(self.pids()))
+        stopped = {pid: liveness.state(pid) for pid in of_site}
         signs = {pid: how if how in STOPPED else object() for pid, how in stopped.items()}
         if silent := self.silence.look(signs):
-            names = {pid: title(pid) for pid in silent if not (self.apart and processes[pid])}
+            names = {pid: title(pid) for pid in silent if not (self.apart and of_site[pid])}
             for pid in silent:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)  # processes that wait for it go on

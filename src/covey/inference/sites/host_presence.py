@@ -22,11 +22,11 @@ class HostPresence:
     """
 
     def __init__(self, count: int) -> None:
-        self._there: dict[int, int] = {}  # how many words came of each host
+        self._there: dict[int, int] = {}  # how many words came from each host
         self._lives = dict.fromkeys(range(count), 0)
         self._ended: set[int] = set()  # hosts that will not come back
         self._silence: Silence[int] = Silence(SILENT)
-        self._alone = 0.0  # when a host was there last
+        self._last = 0.0  # when a host was there last
 
     @property
     def hosts(self) -> Sequence[int]:
@@ -36,7 +36,7 @@ class HostPresence:
     @property
     def awaited(self) -> bool:
         """Whether hosts that are not there may come again."""
-        return len(self._ended) < len(self._lives) and self._silence.awake - self._alone < AWAITED
+        return len(self._ended) < len(self._lives) and self._silence.awake - self._last < AWAITED
 
     def hear(self, host: int, word: Up) -> RenewHost | None:
         """A host has said something; what to answer."""
@@ -52,7 +52,7 @@ class HostPresence:
         """The hosts that have said nothing for too long, and what to say of them."""
         found = self._silence.look(self._there)
         if self._there:
-            self._alone = self._silence.awake
+            self._last = self._silence.awake
         return {host: f"nothing was heard of it for {self._silence.quiet(host):.1f} s" for host in found}
 
     def end(self, hosts: Mapping[int, str]) -> None:
