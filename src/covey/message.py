@@ -63,7 +63,7 @@ class Message(msgspec.Struct, kw_only=True):
     """Other fields that are exchange, such as keys: they count as they are written."""
 
     kept: ClassVar[bool] = True
-    """Whether a checkpoint keeps it while it lies unread; what only tells who was born again means nothing later."""
+    """Whether a checkpoint keeps it while it lies unread; what only tells who was restarted means nothing later."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

@@ -55,7 +55,7 @@ class RealSteps:
 def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
     """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds.
 
-    Who is surely behind the first is not measured again.
+    A strategy that is surely slower than the first is not measured again.
     """
     for turn, (many, steps) in enumerate(_rounds(known.now)):
         if real.late:
@@ -72,7 +72,7 @@ def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> 
 
 
 def _rivals(known: Known) -> list[CandidateRow]:
-    """Those with real steps that may be the best, as far as is known."""
+    """The strategies with real steps that are not surely slower than the first."""
     ready = [row for row in known.ordered() if row.real]
     return [row for row in ready if not known.relative(ready[0]).before(known.relative(row))]
 

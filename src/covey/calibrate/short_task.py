@@ -12,7 +12,7 @@ from covey.engines import handover
 from covey.errors import PlanError
 from covey.task import Task
 
-STEPS = 32  # for which each worker has samples of its own; after them the same come again
+STEPS = 32  # for which each worker has samples of its own; then it begins with the first again
 LARGEST = 1 << 26  # bytes that are handed to each process
 
 
@@ -25,7 +25,7 @@ def shortened(task: Task, given: Task | str, workers: int) -> Task | str:
     data = _first(task, workers * STEPS * task.step_size)
     if data is None or _changed_torch():
         return given
-    evaluate = task.evaluate if task.schedule_by not in ("epoch", "batch") else None
+    evaluate = task.evaluate if task.schedule_by not in ("epoch", "batch") else None  # a schedule may follow a metric
     short = replace(task, data=data, evaluate=evaluate, callbacks=())
     try:
         return short if len(handover.pack(short)) <= LARGEST else given

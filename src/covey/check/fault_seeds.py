@@ -30,7 +30,7 @@ from covey.task import Task
 STEPS = 12
 CHECKPOINTS = 3  # about, in a run without faults
 SURVIVED: tuple[FaultKind, ...] = ("kill", "stop", "partition", "delay", "slow")  # by a run that is not kept
-OFTEN: tuple[FaultKind, ...] = ("kill",) * 4  # more of these where a lost worker is born again
+OFTEN: tuple[FaultKind, ...] = ("kill",) * 4  # more of these where a lost worker is restarted
 SHARING = 200  # seeds in a row in which a strategy has the same number of workers
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
 FASTER = {
@@ -55,7 +55,7 @@ class FaultCase:
     servers: int | None = None
     seed: int = 0
     cluster: Cluster = field(default=UNEVEN, hash=False)
-    elastic: bool = False  # lost workers are born again; only what else goes wrong starts the run again
+    elastic: bool = False  # lost workers are restarted; only what else goes wrong starts the run again
     least: int = field(default=0, kw_only=True)  # workers, where they come and go
     replicas: int = field(default=1, kw_only=True)  # copies of what each server holds
     command: str = field(default="", compare=False)  # the command line that asked for seeds of it

@@ -101,7 +101,7 @@ def _check_metric(task: Task, scheduler: ReduceLROnPlateau, given: Options) -> N
 
 
 def check_rebirth(task: Task, chosen: Strategy, roles: Sequence[Role], workers: WorkerRange, given: Options) -> bool:
-    """Whether lost workers of this run are born again; refused, with what would work, where they cannot be."""
+    """Whether lost workers of this run are restarted; refused, with what would work, where they cannot be."""
     if given.checkpoints.on_failure != "continue":
         return False
     if not (why := why_not_reborn(chosen, roles) or why_stuck(task, chosen, roles)):

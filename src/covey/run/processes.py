@@ -118,7 +118,7 @@ def _train(
     warm = asked.task.warm and attempt.lost is None  # after a failure the clock runs while the run starts again
 
     def pack(contacts: Contacts) -> bytes:
-        # one that is born again takes what it must know from the others, who have come further than the checkpoint
+        # one that is restarted takes what it must know from the others, who have come further than the checkpoint
         kept = None if contacts.lives else attempt.kept
         work = _work(asked, plan, contacts, kept, run, warm and not contacts.lives)
         inherits = change.scored if change else []

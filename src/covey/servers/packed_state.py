@@ -13,7 +13,7 @@ from covey.decoding import UNREADABLE, WireFormat
 from covey.errors import WireError
 from covey.vector import Vector
 
-LARGE = 1 << 20  # bytes of a tensor that need not be copied into one with others
+LARGE = 1 << 20  # bytes from which a tensor is a part of its own
 
 
 class TensorIndex(msgspec.Struct, array_like=True, frozen=True):
@@ -38,7 +38,7 @@ _trees: WireFormat[StateTree] = WireFormat("state of a worker", StateTree)
 def packed(state: dict[str, Any], *, copied: bool = True) -> Vector:
     """A state as a vector: its numbers, all of a kind in one part, and before them the tree, as bytes.
 
-    Unless it is `copied`, large tensors are parts as they are: a message takes a copy of them when it is sent.
+    With copied=False large tensors are parts without a copy: a message takes one when it is sent.
     """
     tensors: dict[str, Tensor] = {}
     tree = pack(state, tensors, copy=copied)

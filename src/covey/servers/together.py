@@ -1,6 +1,6 @@
 """Rounds in which all workers take part: where one is lost, the others break the round off, and all go on together.
 
-A round ends for nobody before all have given to it, so workers are at most one round apart. When one is born again, all
+A round ends for nobody before all have given to it, so workers are at most one round apart. When one is restarted, all
 meet: each tells how far it is, and drops what it has of the broken round. The furthest wins: whoever is behind takes
 over what the others have in common, and the next round is the first that nobody has done.
 """
@@ -91,7 +91,7 @@ class CommonState(Protocol):
 
 
 class Together:
-    """One worker among those of its run. Where lost workers are not born again, nothing of this costs anything."""
+    """One worker among those of its run. Where lost workers are not restarted, nothing of this costs anything."""
 
     def __init__(self, node: Node, state: CommonState) -> None:
         self.node, self.state = node, state
@@ -103,7 +103,7 @@ class Together:
         self.open = False  # a round was done since all were last known to be equally far
         self.place = LoopPlace(node, each_step=state.counts)
         self._touched: list[tuple[Vector, Vector]] = []  # what a broken round may have changed, and as it was before
-        self._copies: list[Vector] = []  # of what the last round changed
+        self._copies: list[Vector] = []  # of what the last round might change
 
     @property
     def done(self) -> int:
@@ -157,7 +157,7 @@ class Together:
                     return False
 
     def _copied(self, touched: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
-        """These vectors, each with a copy; the memory is that of the last copies, as new memory is slow to write."""
+        """These vectors, each with a copy, in the memory of the last copies: new memory is slow to write."""
         forms = [[(part.shape, part.dtype, part.device) for part in vector.parts] for vector in touched]
         if forms == [[(part.shape, part.dtype, part.device) for part in copy.parts] for copy in self._copies]:
             for copy, vector in zip(self._copies, touched, strict=True):
@@ -167,7 +167,7 @@ class Together:
         return list(zip(touched, self._copies, strict=True))
 
     async def look(self) -> None:
-        """Between rounds: meet a worker that was born again at once."""
+        """Between rounds: meet a worker that was restarted at once."""
         if self.elastic and self._news():
             await self.meet()
 
@@ -227,7 +227,7 @@ class Together:
                 continue
 
     def _news(self) -> bool:
-        """Whether somebody was born again, has come, or has gone since."""
+        """Whether somebody was restarted, has come, or has gone since."""
         found = False
         while news := self.node.receive_nowait(Joined, Departed):
             found = True

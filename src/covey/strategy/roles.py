@@ -50,7 +50,7 @@ class Role:
     host: Address | None = None  # the role on whose machine it lives; a machine of its own when None
     one_batch: bool = False  # all workers take each step together, at equal weights, as one with a large batch would
     heard_by_all: bool = False  # whoever steps hears every worker's settings, not only one's
-    together: bool = False  # a wait for a peer ends with ViewChanged when somebody is born again
+    together: bool = False  # a wait for a peer ends with ViewChanged when somebody is restarted
     warned: bool = False  # its program gets a LeaveNotice, and is ready to go when it computes nothing
     copies: tuple[Address, ...] = ()  # who holds what this server holds, itself among them
     part: Callable[[ReplicaSpec], Replica] | None = (
@@ -89,7 +89,7 @@ class Plan:
     in_step: bool = False  # a worker whose loop ends earlier than the others' would keep them waiting
     seed: int = 0
     window: int = 64 << 20
-    elastic: bool = False  # a lost worker is born again
+    elastic: bool = False  # a lost worker is restarted
     least: int = 0  # workers, where they come and go; 0: their number is fixed
     replicas: int = 1  # copies of what each server holds
     resumed: bool = False  # such a run goes on from a checkpoint, of which workers take nothing
@@ -99,7 +99,7 @@ class Plan:
     sites: Mapping[str, int] = field(default_factory=dict)  # where a cluster has placed the roles; none: on one machine
 
     def check(self, role: Role, replica: Replica) -> None:
-        """Refuse a model that the role's program, or a run in which workers are born again, cannot have."""
+        """Refuse a model that the role's program, or a run in which workers are restarted, cannot have."""
         role.check(replica)
         if self.elastic and replica.compute.norms:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""All-reduce among the replicas of a cut model, in which a lost worker is born again with its part of the model.
+"""All-reduce among the replicas of a cut model, in which a lost worker is restarted with its part of the model.
 
 Those who have the same part sum its gradient, and nobody steps before all sums of a step are complete. So after a loss
 either somebody has done a step, and all who are there have their mean gradient of it, and do it too; or nobody has, and

@@ -83,7 +83,7 @@ class ShardPolicy:
 class Shard(PieceServer):
     """One server of the family. Its clients are workers, or proxies, known by their ranks."""
 
-    only_rule: ClassVar[bool] = True  # decides who waits: whom it has refused need not be asked about all the time
+    only_rule: ClassVar[bool] = True  # whether the rule alone decides who waits: `candidates` may then skip some
 
     def __init__(
         self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int = 0
@@ -140,7 +140,7 @@ class Shard(PieceServer):
         self.board.leave(who.rank)
 
     def repeats(self, message: Pull | Push) -> bool:
-        """Whether a worker that was born again does a step of which an earlier life's gradient has come here."""
+        """Whether a worker that was restarted does a step of which an earlier life's gradient has come here."""
         return self.node.life.elastic and message.step < self.board.clocks[message.sender.rank]
 
     def next_step(self, rank: int) -> int:

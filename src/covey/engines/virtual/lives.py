@@ -1,4 +1,4 @@
-"""Roles that are lost in virtual time: the run ends, or a lost worker is born again in its place.
+"""Roles that are lost in virtual time: the run ends, or a lost worker is restarted in its place.
 
 As on real processes, a new process needs some time to start. Where enough others are left they go on without the lost
 worker until it is back; else they hear of its next life at once, and wait for it.
@@ -31,7 +31,7 @@ STARTING = 0.3  # seconds until a new process has started: about what the engine
 
 @dataclass(frozen=True, slots=True)
 class Rebirth:
-    """What a run needs so that lost workers are born again: new replicas, and how often one may die."""
+    """What a run needs so that lost workers are restarted: new replicas, and how often one may die."""
 
     replica: Callable[[Role], Replica]
     most: int = 2
@@ -66,7 +66,7 @@ class VirtualLives:
         self.deaths = Deaths(self.rebirth.most if self.rebirth else 0, copies=copies)
 
     def opened(self, actor: VirtualActor) -> Coroutine[Effect[Any], Any, None]:
-        """The program of a role; where workers are born again, its rounds can be broken off."""
+        """The program of a role; where workers are restarted, its rounds can be broken off."""
         program = actor.role.program(actor.node, actor.replica)
         return Breakable(program) if self.rebirth and actor.role.together else program
 

@@ -161,7 +161,7 @@ class VirtualLinks:
         self._look(flight.link)
 
     def replaced(self, lost: VirtualActor) -> None:
-        """A role was born again: its new life has links of its own, both ways."""
+        """A role was restarted: its new life has links of its own, both ways."""
         for actor in self._actors.values():
             actor.links.pop(lost.address, None)
             for message in actor.mailbox.waiting:

@@ -50,7 +50,7 @@ class PathCosts(msgspec.Struct, frozen=True, kw_only=True):
     slower: tuple[LoadRatio, ...] = ()
 
     def stretched(self, waits: Sequence[float], busy: float) -> list[float]:
-        """Seconds of requests in virtual time, sorted, as long as they would really be at this load."""
+        """What requests would really take at this load, sorted; `waits` is what they take in virtual time, sorted."""
         if not self.slower:
             return list(waits)
         loads = [one.busy for one in self.slower]
@@ -127,5 +127,5 @@ def between(at: float, places: Sequence[float], values: Sequence[float]) -> floa
 
 
 def percentile(ranked: Sequence[float], share: float) -> float:
-    """Of numbers in their order."""
+    """The number at this share of sorted ones."""
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]

@@ -22,7 +22,7 @@ def rehearsed(
     probe: PathProbe, highest: float, costs: PathCosts, settings: FrontSettings, times: Sequence[Times],
     cores: int | None = None,
 ) -> PathCosts:  # fmt: skip
-    """The costs with what is missing in them at each load; `cores` are those of this machine, or fewer."""
+    """The costs, with the ratios of real to virtual time at each load; `cores` are those of this machine, or fewer."""
     cores = cores or len(os.sched_getaffinity(0))
     seen = [probe.at_rate(share * highest, SECONDS, seed) for seed, share in enumerate(LOADS)]
     found = [load_ratio(one, costs, settings, times, cores) for one in seen]
@@ -32,7 +32,7 @@ def rehearsed(
 def load_ratio(
     seen: ProbedLoad, costs: PathCosts, settings: FrontSettings, times: Sequence[Times], cores: int
 ) -> LoadRatio:  # fmt: skip
-    """What was seen beside the same arrivals in virtual time."""
+    """How much longer requests really took than the same arrivals in virtual time."""
     path = msgspec.structs.replace(costs, client=seen.client, slower=())
     service = VirtualService(settings, 1, times, path=path, cores=cores)
     for at in seen.arrivals:

@@ -41,7 +41,7 @@ class VirtualPath:
         self._batches: deque[tuple[Address, Message]] = deque()  # what it has to pass on
         self._answers: deque[tuple[Address, Message]] = deque()  # what it has to write
         self._busy = False
-        self.worked: defaultdict[int, float] = defaultdict(float)  # seconds in which the front worked, in each second
+        self.worked: defaultdict[int, float] = defaultdict(float)  # by second: how much of it the front worked
 
     def ask(self, request: Message) -> None:
         """A client asks now."""

@@ -94,7 +94,7 @@ class ReplicaSites:
                 log(f"a message of a host is refused: {error}")
             else:
                 self._heard(*found[-1])
-        # After reading: that a connection broke is told before words come over the next one.
+        # Only now: a broken connection is reported before any word of the next one, so no such word is passed on.
         self._processes.answer()
         return [(host, word) for host, word in found if host not in self._broken]
 

@@ -117,7 +117,7 @@ class SiteForks:
                 self._lose(number)
 
     def _lose(self, number: int) -> None:
-        """Its host is lost. A replica that has said nothing is started elsewhere: that is not a failure of its own."""
+        """The host of a link is lost. A replica that has said nothing is started elsewhere: it did not fail itself."""
         link, (host, rank) = self._links[number], self._homes[number]
         if number in self._spoke:
             return self._hang_up(link)

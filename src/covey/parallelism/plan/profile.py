@@ -19,7 +19,7 @@ class LayerCost:
     forward: float = 0.0  # seconds
     backward: float = 0.0
     weights: int = 0  # bytes that are trained
-    borrowed: int = 0  # of these: what an earlier layer has, too, whose stage owns it
+    borrowed: int = 0  # of these: tied weights that the stage of an earlier layer owns
     fixed: int = 0  # bytes of buffers and frozen parameters
     kept: int = 0  # bytes of what it makes that backward needs
     sends: int = 0  # bytes that would cross a cut after it: all values alive there
@@ -34,7 +34,7 @@ class Profile:
     layers: tuple[LayerCost, ...]
     inputs: int = 0  # bytes of what the first layer takes
     state: float = 0.0
-    fill: float = 1.0  # the mean micro-batch over the largest, of which bytes are
+    fill: float = 1.0  # samples of the mean micro-batch over those of the largest, for which bytes are counted
 
     def __len__(self) -> int:
         return len(self.layers)

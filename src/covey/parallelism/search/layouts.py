@@ -103,7 +103,7 @@ class LayoutSearch:
                 self.notes.append(str(error))
 
     def smallest(self) -> LayoutSearch:
-        """The same, in search of the least memory: in one byte nothing fits, so that all that is less is better."""
+        """The same, in search of the least memory: methods prefer what is nearer to a limit that nothing meets."""
         return LayoutSearch(self.graph, replace(self.devices, memory=1.0), self.profile, self.parts, least=True)
 
     def alone(self) -> ModelLayout:

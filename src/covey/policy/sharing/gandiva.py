@@ -42,7 +42,7 @@ def packed(running: list[JobView], waiting: list[JobView], packings: Mapping[Pai
 
 
 def _host(hosts: Mapping[str, None], tried: Mapping[str, float]) -> str:
-    """Of these the one that gains most; one that was not tried neither gains nor loses. None: an empty name."""
+    """The host that gains most, or an empty name; one that was not tried counts as neither gain nor loss."""
     untried = next((name for name in hosts if tried.get(name, 1.0) == 1.0), "")
     known = max(((together, name) for name, together in tried.items() if together > 1 and name in hosts), default=None)
     return known[1] if known else untried

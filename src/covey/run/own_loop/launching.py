@@ -204,7 +204,7 @@ def _lead(
     given, plan, judge = loop.options, loop.plan, Referee(sys.maxsize)
 
     def pack(contacts: Contacts) -> bytes:
-        # one that is born again takes what it must know from the others, who have come further than the checkpoint
+        # one that is restarted takes what it must know from the others, who have come further than the checkpoint
         return msgspec.msgpack.encode(loop.work(contacts, None if contacts.lives else attempt.kept))
 
     with muster() as processes:

@@ -15,7 +15,7 @@ from covey.tune.space import NumberRange, Point, Space
 
 MOST = 1000  # candidates: the likeness of each to each is worked with
 NEAR = 0.5  # how far apart, in units of a whole range, two points are still alike
-TRIES = 20  # for each point of a space that is drawn
+TRIES = 20  # draws for each point, as some repeat others
 
 
 class _RandomChooser:
@@ -37,7 +37,7 @@ class _RandomChooser:
 
 
 def candidates(space: Space, count: int, seed: int) -> list[dict[str, Scalar]]:
-    """So many points of a space, or all where it has fewer, in an order of chance."""
+    """`count` points of a space, or all where it has fewer, in a random order."""
     if count > MOST:
         raise PlanError(f"easeml chooses among at most {MOST} points for each task, not {count}: ask for fewer trials")
     random = Random(f"candidates {seed}")

@@ -39,7 +39,7 @@ class TenantTrials:
         return {one: min(high, max(low, score)) for one, score in self.scores.items()}
 
     def costs(self, usual: float) -> list[float]:
-        """Seconds of each candidate over the usual ones: as of those that were trained, the more alike the more."""
+        """Seconds of each candidate over the usual ones: a mean of those that were trained, by how alike they are."""
         if not self.seconds or usual <= 0:
             return [1.0] * len(self.points)
         known = sorted(self.seconds)
@@ -71,7 +71,7 @@ class ModelChoice:
         return number, found.model
 
     def ended(self, tenant: int, model: int, score: float, seconds: float) -> None:
-        """What a candidate came to; a score of one that failed is the worst."""
+        """Note the score of a candidate, the worst if it failed, and its seconds."""
         one = self.tenants[tenant]
         self.stalled = 0 if score > one.best else self.stalled + 1
         one.running.discard(model)

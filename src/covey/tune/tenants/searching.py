@@ -69,7 +69,7 @@ def tune_tenants(
         command: The command line to write into the result.
         runs: Record each study in a new folder in this one; False: no record.
         told: Is told how each trial went.
-        asked: Further arguments of `tune`, for all tasks.
+        asked: Other arguments of `tune`, for all tasks; not `save`.
 
     >>> from covey.tune import tune_tenants
     >>> tasks = ["examples/tune.py", "examples/tune.py:few"]

@@ -144,7 +144,7 @@ class ElasticCluster(ClusterProcesses):
                 os.kill(self.processes.pids[who], number)
 
     def _depart(self, who: Address) -> list[Address]:
-        """The machine of a worker departs; who was still there."""
+        """Take the machine of a worker away; the roles that still ran on it."""
         number = self.homes[who].number
         self.departed.add(number)
         if not self.places.depart(number):
@@ -152,7 +152,7 @@ class ElasticCluster(ClusterProcesses):
         return [role for role, _ in self._lose(number, DEPARTED)]
 
     def _placed(self, roles: Sequence[Role]) -> dict[Address, Site]:
-        """Refuse to let a machine depart that is not a worker's alone."""
+        """Where roles are placed; refused where a machine that departs has more than one worker on it."""
         homes = super()._placed(roles)
         for who in sorted(who for who in homes if self.faults and str(who) in self.faults.departing):
             others = [other for other, home in homes.items() if home.number == homes[who].number and other != who]

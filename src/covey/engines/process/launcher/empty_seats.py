@@ -38,7 +38,7 @@ class HeardWords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """How lost workers are born again: counted, and started in the newest of all lives, at an endpoint of their own."""
+    """How lost workers are restarted: counted, and started in the newest of all lives, at an endpoint of their own."""
 
     deaths: Deaths
     start: Callable[[Address, Mapping[Address, int]], str]
@@ -135,12 +135,12 @@ class EmptySeats(dict[Address, EmptySeat]):
 
 
 class Introductions:
-    """Tells roles to which process of every other one they speak, where lost ones are restarted."""
+    """Tells each role which process of every other role to speak to, where lost ones are restarted."""
 
     def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None) -> None:
         self.roster, self.board, self.renewal = roster, board, renewal
         self.seats = EmptySeats()
-        self.endpoints: dict[Address, str] = {}  # of all that were born again
+        self.endpoints: dict[Address, str] = {}  # of all that were restarted
         self.book: dict[str, str] = {}  # the newest endpoint of every role, where roles choose their ports
         self.finished: set[Address] = set()  # lost after the end of their programs: nobody needs them
         self.empty: set[Address] = set()  # of workers that went: these are among them until somebody joins
@@ -172,8 +172,8 @@ class Introductions:
         self.install(seat.who, [who for who in self.listeners(seat) if who not in building])
 
     def introduce(self, seat: EmptySeat) -> None:
-        """Tell a new life of all others that are not their first."""
-        for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were born again, or are gone
+        """Tell a new life of all roles that have had an earlier life."""
+        for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were restarted, or are gone
             self.install(who, [seat.who])
         for who, other in self.seats.unseated(seat).items():
             nowhere = self.renewed.endpoint_of_nobody(who, other.life - 1)
