@@ -254,6 +254,23 @@ def test_the_model_of_another_worker_is_the_runs_when_the_first_one_is_gone(acce
         check(result, strategy, accepted)
 
 
+@pytest.mark.parametrize("strategy", [*KINDS, "malt(barrier=true)"])
+def test_a_worker_that_is_alone_hears_of_those_that_come(strategy: str, accepted: list[History]) -> None:
+    """The first worker was alone when the others came, and goes without notice when they have been there for rounds."""
+    faults = "leave worker 1@11ms; leave worker 2@12ms; join worker 2@21ms; join worker 1@45ms; leave worker 0@90ms"
+    run(strategy, faults, steps=8)
+    counted = Counter(lease for one in accepted[0] for leases in one.values() for lease in leases)
+    assert counted == Counter(Lease(seat, number) for seat in range(SEATS) for number in range(8))
+    sizes = [sorted(one) for one in accepted[0] if one]
+    assert [0] in sizes and [0, 2] in sizes and [1, 2] in sizes, sizes
+    accepted.clear()
+
+
+def test_the_worker_that_had_the_model_is_named_when_it_goes_before_anybody_has_a_copy() -> None:
+    with pytest.raises(PeerLost, match="worker 0 was lost, and no other worker had the model"):
+        run("allreduce", "leave worker 1@11ms; leave worker 2@12ms; join worker 2@21ms; leave worker 0@22ms")
+
+
 def test_a_run_whose_workers_are_all_lost_ends_by_name() -> None:
     with pytest.raises(PeerLost, match="worker 0 was lost, and no other worker had the model"):
         run("allreduce", "leave worker 1@11ms; leave worker 2@12ms; kill worker 0@20ms")

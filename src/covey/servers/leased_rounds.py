@@ -112,6 +112,8 @@ class LeasedRounds(Together):
     async def _concluded(self, act: GroupAct, end: int) -> bool:
         self.group = active = self.active
         mine = self.node.address in active
+        if self._news():
+            raise ViewChanged  # one that is alone waits for nobody, so no wait of its round is broken off
         if mine:
             await act(active)
         elif active:
@@ -178,7 +180,7 @@ class LeasedRounds(Together):
         """Bring all to the furthest, and to its list: that of one which has dealt out the next round, if one has."""
         node, furthest = self.node, max(standings.values())
         if furthest[0] < 0:
-            raise all_lost(node.address)
+            raise all_lost(self.seats.last_gone or node.address)
         donor = Address("worker", min(rank for rank, standing in standings.items() if standing == furthest))
         if node.address == donor:
             short = PeerState(packed(self._given()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.membership import Departed, Joined
-from covey.message import Message
+from covey.message import Address, Message
 from covey.program import Node
 
 
@@ -13,6 +13,7 @@ class SeatLives:
     def __init__(self, node: Node) -> None:
         self.marks = tuple(2 * node.life.number if rank == node.rank else 0 for rank in range(node.workers))
         self._told: dict[int, int] = {}  # marks of empty seats that the engine itself has told
+        self.last_gone: Address | None = None  # of those that the engine has told of
 
     def hear(self, news: Message) -> None:
         """Take in what the engine says."""
@@ -20,6 +21,7 @@ class SeatLives:
         rank, mark = news.sender.rank, 2 * news.life + isinstance(news, Departed)
         if isinstance(news, Departed):
             self._told[rank] = max(mark, self._told.get(rank, 0))
+            self.last_gone = news.sender
         self.know(tuple(mark if seat == rank else 0 for seat in range(len(self.marks))))
 
     def know(self, marks: tuple[int, ...]) -> bool:

@@ -181,7 +181,7 @@ class GossipList(Together):
             self._check_step(who, told[who.rank].step)
         newest = max(contents.version for contents in told.values())
         if newest < 0:
-            raise all_lost(node.address)
+            raise all_lost(self.seats.last_gone or node.address)
         maker = min(rank for rank, contents in told.items() if contents.version == newest)
         donors = {rank: self._donor(rank, told) for rank, contents in told.items() if contents.version < 0}
         if node.rank == maker:
