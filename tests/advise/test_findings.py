@@ -198,6 +198,7 @@ def test_a_transform_is_timed_in_cpu_seconds() -> None:
         ({"until": "accuracy>=0.9"}, f"--workers 4 --until 'accuracy>=0.9' --scores {findings.SCORES}"),
         ({"epochs": 3}, "--workers 4 --epochs 3"),
         ({"spot": True, "epochs": 3}, "--workers 2:4 --on-failure continue --epochs 3"),
+        ({"spot": True, "least": 1}, "--workers 1:4 --on-failure continue"),
         ({"spot": True, "workers": 1}, "--workers 1 --checkpoint kept --on-failure restart"),
         ({"spot": True, "like": "--engine ray"}, "--workers 4 --checkpoint kept --on-failure restart --engine ray"),
     ],

@@ -208,5 +208,8 @@ def test_where_machines_may_vanish_every_command_survives_the_loss_of_one(task: 
         kept = {"checkpoint": "kept"} if "--checkpoint" in words else {}
         asked = options({"epochs": 1, "on_failure": given["on-failure"], "engine": "simulated", **kept})
         request(task, choice.spec, given["workers"], asked)  # or it refuses
+    one_left = advise(task, DIGITS, replace(spot, fewest=1))
+    assert any("--workers 1:4 --on-failure" in line for line in one_left.findings)
+    assert all("--workers 1:4 " in one.command for one in one_left.choices if one.workers > 1)
     far = advise(task, DIGITS, spot, command="--engine 'lab(hosts=4)'").choices
     assert any("--workers 4 --checkpoint kept --on-failure restart --engine 'lab" in one.command for one in far)

@@ -12,6 +12,7 @@ from covey.observe.membership import MembershipEvent, RunCost, seconds_present
 from covey.simulate import Cluster
 from covey.simulate.cluster_file import read
 from covey.simulate.spot_trace import load_trace, read_trace
+from covey.simulate.units import parse_duration
 
 HEADER = "time,worker,event,notice\n"
 
@@ -89,6 +90,22 @@ def test_a_machine_of_a_trace_is_there_from_its_arrival_to_its_departure() -> No
     assert trace.seconds_present(25.0) == {0: 25.0, 1: 5.0}, "after the notice the machine is still there"
     assert trace.seconds_present(10.0) == {0: 10.0, 1: 0.0}, "the second has not come"
     assert [trace.departures(seconds) for seconds in (10.0, 11.0, 50.0)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "fewest"),
+    [
+        ("1s,1,depart,300ms\n1500ms,2,depart,\n2s,3,arrive,\n2500ms,1,arrive,\n3s,0,depart,", 1),
+        ("1s,1,depart,\n2s,1,arrive,\n3s,2,depart,", 3),
+        ("1s,1,arrive,\n2s,2,depart,", 3),
+        ("1s,1,depart,\n2s,2,depart,500ms\n1900ms,1,arrive,", 2),
+        ("0s,1,arrive,\n2s,1,depart,", 3),
+        ("1s,0,depart,\n1s,1,depart,\n1s,2,depart,\n1s,3,depart,", 0),
+    ],
+)
+def test_the_fewest_workers_that_a_trace_leaves(lines: str, fewest: int) -> None:
+    lines = "\n".join(sorted(lines.splitlines(), key=lambda line: float(parse_duration(line.split(",")[0]))))
+    assert read_trace(f"time,worker,event,notice\n{lines}\n").fewest(4) == fewest
 
 
 def test_a_trace_of_twice_the_lines_takes_twice_the_work() -> None:

@@ -28,7 +28,9 @@ def conclude(known: Known, name: str, until: str | None, command: str, epochs: i
     pairs.sort(key=lambda pair: _order(pair[0], now, 1.0 if pair[0].workers == 1 else doubts[pair[0].spec]))
     ranked = [choice for choice, _ in pairs]
     for choice in ranked:
-        choice.command = findings.command(name, choice.spec, choice.workers, until, command, now.spot, epochs)
+        choice.command = findings.command(
+            name, choice.spec, choice.workers, until, command, now.spot, epochs, now.least
+        )
     sure, why = _sure(pairs, known)
     steps = {row.candidate.spec: row.step for row in known.rows}
     return Advice(

@@ -148,7 +148,7 @@ def _spread(now: Situation) -> Iterator[str]:
 
 def _spot(now: Situation) -> Iterator[str]:
     if now.spot and now.workers > 1:
-        flags = f"--engine ray --workers {max(now.workers // 2, 1)}:{now.workers} --on-failure continue"
+        flags = f"--engine ray --workers {now.least}:{now.workers} --on-failure continue"
         yield f"On several machines a range of workers goes on without those that vanish with {flags}."
 
 
@@ -159,14 +159,15 @@ def schedule(epochs: int, given: bool) -> str:
 
 
 def command(
-    name: str, spec: str, workers: int, until: str | None, like: str, spot: bool = False, epochs: int | None = None
+    name: str, spec: str, workers: int, until: str | None, like: str, spot: bool = False, epochs: int | None = None,
+    least: int | None = None,
 ) -> str:  # fmt: skip
     """What to type to run it for real, scored as often as in the trials; `like` holds further flags.
 
     On spot machines it survives the loss of one: with a range of workers, or, on a cluster, from a checkpoint.
     """
     ranged = spot and workers > 1 and not like
-    many = f"{max(workers // 2, 1)}:{workers}" if ranged else str(workers)
+    many = f"{least or max(workers // 2, 1)}:{workers}" if ranged else str(workers)
     words = ["covey", "run", name, "--strategy", spec, "--workers", many]
     words += ["--on-failure", "continue"] if ranged else []
     words += ["--checkpoint", KEPT, "--on-failure", "restart"] if spot and not ranged else []

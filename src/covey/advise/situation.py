@@ -65,6 +65,13 @@ class Situation:
     reproducible: bool = False
     once: bool = False
     spot: bool = False
+    fewest: int | None = None  # workers that a trace of spot machines leaves at once
+
+    @property
+    def least(self) -> int:
+        """The smaller number of a range of workers that goes on without those that vanish."""
+        half = self.workers // 2
+        return max(1, half if self.fewest is None else min(half, self.fewest))
 
     @property
     def compute(self) -> float:

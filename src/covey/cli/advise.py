@@ -126,10 +126,9 @@ def command(
         json_file.check(json)
         json_file.check(report, "--report", "delays.html")
         _refuse_unread(context, measuring, wishes, report)
-        if wishes.spot_trace:
-            from covey.simulate.spot_trace import load_trace
+        from covey.simulate.spot_trace import load_trace
 
-            load_trace(wishes.spot_trace)
+        trace = load_trace(wishes.spot_trace) if wishes.spot_trace else None
         wanted = AskedEngine(measuring, imagined is not None, until)
         load_plugins(plugin, manner)
         from covey.calibrate.measuring import cores
@@ -151,6 +150,7 @@ def command(
             here=wanted.local, wishes=wishes.arguments(),
         )  # fmt: skip
         now = now if limit is None else replace(now, memory=limit)
+        now = now if trace is None else replace(now, fewest=trace.fewest(now.workers))
         request = ShownRequest(strategy="", workers=now.workers, engine="", until=until, output=output)
         if measuring.delays:
             _tell_delays(now, task, request, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
@@ -72,6 +73,14 @@ class SpotTrace:
     def departures(self, seconds: float) -> int:
         """How many machines depart, or are told so, in so many seconds."""
         return sum(line.event == "depart" and line.at - line.notice < seconds for line in self.lines)
+
+    def fewest(self, workers: int) -> int:
+        """The smallest number of workers that are there at once; who has a notice may go when it comes."""
+        changes = [
+            (line.at - line.notice, -1) if line.event == "depart" else (line.at, 1) for line in self.lines if line.at
+        ]
+        there = accumulate((by for _, by in sorted(changes)), initial=workers - len(self.absent))
+        return max(0, min(there))
 
     def plan(self, begins_full: bool = False) -> FaultPlan:
         """The same as a plan of faults; a run that `begins_full` lets workers go at once that are to come later."""
