@@ -9,7 +9,7 @@ import pytest
 
 import covey
 from covey.engines.virtual.computing import Computing
-from covey.errors import PlanError
+from covey.errors import PeerLost, PlanError
 from covey.simulate import Cluster, Seconds
 from tests.worlds import mlp, sgd
 
@@ -22,7 +22,7 @@ def run(tmp_path: Path, *lines: str, strategy: str = "bsp", **given: Any) -> cov
     file.write_text("\n".join(["time,worker,event,notice", *lines]))
     usual: dict[str, Any] = {"workers": "1:3", "steps": STEPS, "cluster": WORLD}
     return covey.fit(
-        mlp(sgd(momentum=0.9)), strategy, engine="simulated", spot_trace=file, runs=False, **{**usual, **given}
+        mlp(sgd(momentum=0.9)), strategy, engine="simulated", runs=False, **{"spot_trace": file, **usual, **given}
     )  # fmt: skip
 
 
@@ -99,6 +99,15 @@ def test_a_trace_is_refused_where_a_run_may_go_on_from_a_checkpoint(tmp_path: Pa
 def test_without_a_trace_machines_have_their_usual_price() -> None:
     result = covey.fit(mlp(sgd(momentum=0.9)), "bsp", 3, engine="simulated", steps=STEPS, cluster=WORLD, runs=False)
     assert result.cost and result.cost.money == pytest.approx(3 * result.seconds * 3.6 / 3600)
+
+
+def test_a_run_that_the_trace_leaves_too_few_for_is_not_advised_what_a_trace_refuses(tmp_path: Path) -> None:
+    with pytest.raises(PeerLost, match="asks for at least 2: use a smaller MIN") as lost:
+        run(tmp_path, "40ms,1,depart,", "50ms,2,depart,", workers="2:3")
+    assert "checkpoint" not in str(lost.value)
+    leaves = "leave worker 1@40ms; leave worker 2@50ms"
+    with pytest.raises(PeerLost, match="starts again by itself"):
+        run(tmp_path, workers="2:3", spot_trace=None, faults=leaves)
 
 
 def test_where_workers_cannot_come_and_go_a_trace_is_refused(tmp_path: Path) -> None:

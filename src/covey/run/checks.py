@@ -240,9 +240,9 @@ def own_state(chosen: Strategy) -> str:
     return catalog.STRATEGIES[chosen.name].own_state or ("" if chosen.servers.count else "models of their own")
 
 
-def keepable(chosen: Strategy, least: int) -> bool:
-    """Whether a run can have checkpoints, whatever its options say."""
-    return not least or not own_state(chosen)
+def keepable(chosen: Strategy, least: int, spot: bool = False) -> bool:
+    """Whether a run can have checkpoints, whatever its options say; `spot`: its machines come and go by a trace."""
+    return not spot and (not least or not own_state(chosen))
 
 
 def check_seats(faults: FaultPlan, plan: Plan) -> None:

@@ -92,7 +92,8 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     lead = asked.lead or Lead.of(given, checkpoints)
     interrupt, best = Interrupt(), BestModel.of(given)
     restarts = Restarts(given, checkpoints, interrupt, len(asked.plan.limits), log=lead.membership(asked.left))
-    restarts.failures.elastic &= keepable(asked.strategy, asked.plan.least)
+    spot = given.fault_plan.spot_trace is not None
+    restarts.failures.elastic &= keepable(asked.strategy, asked.plan.least, spot)
     with lead.told(asked.kept), interruptible(interrupt):
         result = restarts.run(
             Attempt(kept, run, log=restarts.failures.log),

@@ -47,7 +47,8 @@ class VirtualRestarts:
         virtual, asked = self.asked.options.virtual, self.asked.options.checkpoints
         log, workers = MembershipLog(self.asked.left), len(self.asked.plan.limits)
         self.failures = FailureCount(asked, self.checkpoints, workers, log)
-        self.failures.elastic &= keepable(self.asked.strategy, self.asked.plan.least)
+        spot = self.asked.options.fault_plan.spot_trace is not None
+        self.failures.elastic &= keepable(self.asked.strategy, self.asked.plan.least, spot)
         kills = virtual.cluster.kills if virtual.cluster else {}
         plan = FaultPlan((*self.plan.faults, *killing(kills).faults))
         self.faults = RunFaults(plan) if plan else None
