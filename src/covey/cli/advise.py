@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WISHES = "What matters"
 SHORT, BATCHES = 0.5, 15  # seconds, and batches, of calibration: real steps of many strategies are measured afterwards
-LONG = "; then trials, about a minute of CPU time, longer where the machine is busy (--within limits them)"
+LONG = "; then trials, a minute or two of CPU time, longer where the machine is busy (--within limits them)"
 
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
 Workers = Annotated[
