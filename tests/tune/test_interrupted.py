@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from covey.errors import CoveyError
 from covey.tune import StudyResult, studying, tune
 from covey.tune.running import RunningStudy
 from covey.tune.segment import KEPT, MODEL, Segment
+from covey.tune.trial_pool import ForkedTrials
 from tests.tune.test_study import FILE, TrialsHere
 
 pytest.importorskip("optuna")
@@ -76,3 +78,31 @@ def test_a_copy_that_no_file_tells_of_is_made_again(tmp_path: Path, monkeypatch:
         fuse="never",
     )  # fmt: skip
     assert any(row.parent is not None for row in found.trials) and not any(row.why for row in found.trials)
+
+
+def test_a_folder_of_others_names_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files may say what they want: trials are of the file that was asked for."""
+    monkeypatch.setattr(studying, "pool_of", lambda engine: Unheard(1))
+    with pytest.raises(SystemError):
+        search(tmp_path / "cut")
+    for trial in (tmp_path / "cut/trials").glob("*/trial.json"):
+        assert str(tmp_path / "task.py") in trial.read_text()
+        trial.write_text(trial.read_text().replace("task.py", "hostile.py"))
+    started: list[Segment] = []
+
+    class Watched(TrialsHere):
+        def start(self, segments: Sequence[Segment]) -> None:
+            started.extend(segments)
+            super().start(segments)
+
+    monkeypatch.setattr(studying, "pool_of", lambda engine: Watched())
+    search(tmp_path / "cut")
+    assert started and all(one.task.startswith(f"{tmp_path / 'task.py'}:") for one in started)
+
+
+def test_a_trial_server_that_was_killed_is_told_in_one_line() -> None:
+    with ForkedTrials() as pool:
+        pool.process.kill()
+        pool.process.wait()
+        with pytest.raises(CoveyError, match="the trial server .*"):
+            pool.start([])

@@ -152,8 +152,9 @@ class RunningStudy:
 
     def _segment(self, row: TrialRow) -> Segment:
         asked, measured = self.asked, self.whole.fused is not None
+        setup = asked.space.setup(row.point, asked.strategy)  # a folder may come from others: its files name no code
         return Segment(
-            trial=row.number, task=row.task, strategy=row.strategy, metric=asked.metric,
+            trial=row.number, task=setup.task(asked.task), strategy=setup.strategy, metric=asked.metric,
             folder=str(self.store.folder(row.number)), epochs=asked.limits.epochs, until=row.until,
             workers=asked.workers, engine=asked.engine, seed=asked.limits.seed, resumes=bool(row.curve),
             own_settings=row.parent is not None, runs=self.records,

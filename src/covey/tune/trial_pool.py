@@ -73,7 +73,10 @@ class ForkedTrials:
         for segment in segments:
             self.folders[segment.trial] = Path(segment.folder)
             (Path(segment.folder) / OUTCOME).unlink(missing_ok=True)
-        write(self.line, msgspec.msgpack.encode(list(segments)))
+        try:
+            write(self.line, msgspec.msgpack.encode(list(segments)))
+        except OSError:
+            raise self._ended() from None
 
     def finished(self, patience: float) -> list[SegmentOutcome]:
         if not select.select([self.line], [], [], patience)[0]:
@@ -81,8 +84,11 @@ class ForkedTrials:
         try:
             ended = endings.read(read(self.line), "the trial server")
         except SystemExit:
-            raise CoveyError(f"the trial server {describe(self.process.wait())}") from None
+            raise self._ended() from None
         return [self._outcome(trial, ended.code) for trial in ended.trials]
+
+    def _ended(self) -> CoveyError:
+        return CoveyError(f"the trial server {describe(self.process.wait())}")
 
     def _outcome(self, trial: int, code: int) -> SegmentOutcome:
         with suppress(FileNotFoundError, WireError):
