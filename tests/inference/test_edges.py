@@ -40,7 +40,7 @@ def test_inputs_of_the_schema_are_read() -> None:
     assert InputSchema((2,), "bool").read(b'{"input": [true, false]}').tolist() == [True, False]
     assert InputSchema((1,), "uint8").read(b'{"input": [255]}').tolist() == [255]
     assert InputSchema((1,) * 6, "float32").read(b'{"input": [[[[[[3]]]]]]}').item() == 3
-    assert PICTURE.read(b'{"input": [[true, 2], [3, 3.4028235e38]]}')[1, 1].isfinite()
+    assert PICTURE.read(b'{"input": [[1, 2], [3, 3.4028235e38]]}')[1, 1].isfinite()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,8 @@ def test_inputs_of_the_schema_are_read() -> None:
         (PICTURE, b'{"input": [[1, 2], [3, null]]}', "not a tensor"),
         (PICTURE, b'{"input": [[1, 2], [3, 1e39]]}', "too large for float32"),
         (PICTURE, b'{"input": {"a": 1}}', "not a tensor"),
+        (PICTURE, b'{"input": [[true, 2], [3, 4]]}', "true or false, .* other than numbers of float32"),
+        (InputSchema((), "float16"), b'{"input": false}', "other than numbers of float16"),
         (TOKENS, b'{"input": [1, 2, 3.5]}', "other than numbers of int64"),
         (TOKENS, b'{"input": [true, false, true]}', "other than numbers of int64"),
         (TOKENS, b'{"input": [1, 2, 99999999999999999999]}', "JSON object"),
@@ -258,8 +260,21 @@ def test_a_page_whose_name_leads_to_this_machine_gets_nothing() -> None:
         assert status == 421 and "127.0.0.1" in told["error"], host
 
 
+def test_feedback_for_one_version_says_what_would_use_it_whatever_was_sent() -> None:
+    async def judged() -> list[tuple[int, Any]]:
+        driver = FrontDriver(FrontSettings(objective=100.0, deadline=100.0), lambda to, message: None)
+        edge = Endpoint(["mine"], PICTURE, driver, None, EdgeSettings())  # type: ignore[arg-type]
+        try:
+            return [await call(edge, "POST", "/feedback", body) for body in (b'{"id": "1", "loss": 1}', b"{")]
+        finally:
+            driver.close()
+
+    for status, told in asyncio.run(judged()):
+        assert status == 409 and "with --also NAME" in told["error"]
+
+
 def test_what_a_client_has_sent_is_not_repeated_at_length() -> None:
-    edge = Endpoint(["mine"], PICTURE, None, None, EdgeSettings())  # type: ignore[arg-type]
+    edge = Endpoint(["mine", "other"], PICTURE, None, None, EdgeSettings())  # type: ignore[arg-type]
     long = "k" * 500_000
     for path, body in (("/predict", {long: 1}), ("/predict", {"input": long}), ("/feedback", {long[:4000]: 1})):
         status, told = asyncio.run(call(edge, "POST", path, json.dumps(body).encode()))

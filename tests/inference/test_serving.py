@@ -41,6 +41,7 @@ def test_requests_are_answered_or_refused_with_what_is_expected(endpoint: Runnin
     assert endpoint.ask("GET", "/predict")[0] == endpoint.ask("GET", "/")[0] == 404
     status, told = endpoint.ask("POST", "/feedback", b'{"id": "0000000000000000", "loss": 0.5}')
     assert status == 409 and "serve others too, with --also NAME" in told["error"]
+    assert endpoint.ask("POST", "/feedback", b'{"id": "1", "loss": 0.5}') == (status, told)
     assert endpoint.ask("GET", "/stats")[1]["answers"]["500"] == 1
     until(lambda: [(one.replicas, one.answers.get("500")) for one in endpoint.shown()] == [(2, 1)])
 

@@ -133,6 +133,8 @@ class Endpoint:
 
     async def _judge(self, headers: Headers, receive: Receive) -> Answer:
         body = await _body(headers, receive, self._settings)
+        if len(self._models) == 1:  # answers have no ids: no body would be right
+            raise RequestRefused(409, {"error": self._driver.judge(0, 0.0, None)})
         try:
             given = judgements.read(body, "the client")
             given.check()

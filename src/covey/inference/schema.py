@@ -61,6 +61,8 @@ class InputSchema:
             raise WireError(f"`input` is not a tensor: {error}") from None
         if tuple(row.shape) != self.shape:
             raise WireError(f"`input` has the shape {list(row.shape)}")
+        if any(type(one) is bool for one in self._leaves(found["input"], self.shape)):
+            raise WireError(f"`input` has true or false, which are something other than numbers of {self.dtype}")
         if not bool(row.isfinite().all()):
             raise WireError(f"`input` has numbers that are too large for {self.dtype}")
         return row
