@@ -162,7 +162,8 @@ class Room:
         until = time.monotonic() + within
         while self.left() and time.monotonic() < until:
             time.sleep(0.05)
-        assert self.left() == []
+        left = self.left()
+        assert left == [], left
 
     def close(self) -> None:
         for pid in self.processes():
