@@ -17,7 +17,7 @@ import pytest
 from covey.data.stripe_cache import keeper_client
 from covey.data.stripe_cache.cache_folder import CacheFolder
 from covey.data.stripe_cache.keeper_client import KeeperGone, KeeperLine, socket_path
-from covey.data.stripe_cache.stripe import Stripe
+from covey.data.stripe_cache.stripe import Stripe, owners
 from covey.engines.interrupt import Interrupt
 from covey.engines.keeper.keeper_pool import KeeperPool, new_pool, read_pool
 from covey.engines.keeper.keeper_process import KeptSets, keep
@@ -31,6 +31,15 @@ def free_addresses(number: int) -> list[str]:
     found = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
         one.close()
+    return found
+
+
+def addresses_that_share(far: FarShards, number: int) -> list[str]:
+    """Free ones of which each has stripes to keep: who keeps what follows from the addresses."""
+    stripes = [Stripe("", "sha256", digest, 0) for entry in far.entries() for digest in entry.hashes]
+    found = free_addresses(number)
+    while {owners(stripe, found)[0] for stripe in stripes} != set(found):
+        found = free_addresses(number)
     return found
 
 
@@ -75,9 +84,9 @@ def fetched(far: FarShards) -> Counter[str]:
 
 
 def test_four_hosts_read_the_set_once_and_refetch_what_a_lost_one_had(tmp_path: Path) -> None:
-    pool = new_pool(tmp_path / "pool.json", free_addresses(4))
-    assert read_pool(tmp_path / "pool.json") == pool
     far, folders = FarShards(shards=8), [tmp_path / f"host{place}" for place in range(4)]
+    pool = new_pool(tmp_path / "pool.json", addresses_that_share(far, 4))
+    assert read_pool(tmp_path / "pool.json") == pool
     far.log = tmp_path / "log"
 
     def epoch(*hosts: int) -> None:
@@ -183,8 +192,8 @@ def test_a_peer_that_is_stopped_is_left_out_and_both_say_so(
     """Its stripes are read from the source by the others; when it goes on, it is asked again."""
     monkeypatch.setattr(dialled_link, "BEAT", 100)
     monkeypatch.setattr(dialled_link, "FROZEN", 500)
-    pool = new_pool(tmp_path / "pool.json", free_addresses(2))
     far, folders = FarShards(), [tmp_path / f"host{place}" for place in range(2)]
+    pool = new_pool(tmp_path / "pool.json", addresses_that_share(far, 2))
     with running(pool, folders) as keepers:
         read_all(source := cached(far, folders[0]))
         assert len(far.fetched) == 9
