@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from covey.engines import machine
-from covey.names import task_file
-from covey.observe.facts import RunFacts
-from covey.run.record import RecordFolder, folder_of_runs, recording
+from covey.tune.opened_study import opened, result_of
 from covey.tune.outcomes import StudyResult, best_of
-from covey.tune.running import RunningStudy
 from covey.tune.segment import MODEL, told_epochs
-from covey.tune.storage import OptunaBook, StudyFolder, imported_optuna
-from covey.tune.study_request import Fuse, Sampler, StudyRequest, request
+from covey.tune.storage import imported_optuna
+from covey.tune.study_request import Fuse, Sampler, request
 from covey.tune.trial_pool import ForkedTrials, ThreadedTrials, TrialPool
 
 
@@ -68,32 +60,14 @@ def tune(
             task, space, policy=policy, trials=trials, epochs=epochs, slots=slots, within=within, until=until,
             metric=metric, strategy=strategy, workers=workers, engine=engine, sampler=sampler, fuse=fuse, seed=seed,
         )  # fmt: skip
-        pool.prepare(task)
-        whole = StudyResult(
-            task=task, space=space, policy=policy, metric=asked.metric, better=asked.better, workers=workers,
-            engine=engine, epochs=epochs, seed=seed, command=command,
-        )  # fmt: skip
-        place = folder_of_runs(runs)
-        record = recording(place, facts_of(whole, strategy), task, told, kind="study") if place else nullcontext()
-        with record as recorded, tempfile.TemporaryDirectory(prefix="covey-study-") as scratch:
-            kept = Path(folder) if folder is not None else recorded.path / "study" if recorded else Path(scratch)
-            with StudyFolder(kept, identity_of(whole, asked)) as store:
-                book = OptunaBook(kept, asked, len(store.rows()))
-                study = RunningStudy(asked, whole, store, book, pool, recorded, told)
-                whole.stopped = study.run()
-                whole.seconds = time.monotonic() - began
-                conclude(whole)
-                if save is not None and whole.best is not None:
-                    shutil.copyfile(store.folder(whole.best) / MODEL, save)
-            if recorded:
-                keep(recorded, whole)
+        whole = result_of(asked, space, policy, command)
+        with opened(asked, whole, pool, folder=folder, runs=runs, told=told) as study:
+            whole.stopped = study.run()
+            whole.seconds = time.monotonic() - began
+            conclude(whole)
+            if save is not None and whole.best is not None:
+                shutil.copyfile(study.store.folder(whole.best) / MODEL, save)
     return whole
-
-
-def keep(recorded: RecordFolder, whole: StudyResult) -> None:
-    """Write the result into the record."""
-    recorded.keep(whole.to_json())
-    recorded.journal.end("interrupted" if whole.stopped == "interrupted" else "searched")
 
 
 def conclude(whole: StudyResult) -> None:
@@ -118,19 +92,3 @@ def conclude(whole: StudyResult) -> None:
 
 def pool_of(engine: str) -> TrialPool:
     return ForkedTrials() if engine == "simulated" else ThreadedTrials()
-
-
-def facts_of(whole: StudyResult, strategy: str) -> RunFacts:
-    """What a record says of a search before it starts."""
-    return RunFacts(
-        task=whole.task, strategy=strategy, taxonomy={}, engine=whole.engine, workers=whole.workers, seed=whole.seed,
-        command=whole.command, settings={"space": whole.space, "policy": whole.policy, "metric": whole.metric},
-        machine=machine.describe(), versions=machine.versions(),
-    )  # fmt: skip
-
-
-def identity_of(whole: StudyResult, asked: StudyRequest) -> dict[str, Any]:
-    """What makes a study another one."""
-    names = ("task", "space", "policy", "metric", "better", "workers", "engine", "epochs", "seed")
-    source = hashlib.sha256(task_file(whole.task).read_bytes()).hexdigest()
-    return {name: getattr(whole, name) for name in names} | {"strategy": asked.strategy, "source": source}

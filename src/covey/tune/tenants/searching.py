@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,14 +14,15 @@ import msgspec
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.errors import PlanError
 from covey.names import option
-from covey.run.record import RecordFolder, folder_of_runs, recording
+from covey.policy.easeml import EaseMl
 from covey.target import Better
+from covey.tune.opened_study import opened, result_of
 from covey.tune.outcomes import StudyResult, TrialRow
 from covey.tune.policies import tenants_policy
 from covey.tune.running import LOOK, End, RunningStudy
-from covey.tune.storage import OptunaBook, StudyFolder, imported_optuna
+from covey.tune.storage import imported_optuna
 from covey.tune.study_request import StudyRequest, request
-from covey.tune.studying import conclude, facts_of, identity_of, keep, pool_of
+from covey.tune.studying import conclude, pool_of
 from covey.tune.tenants.candidates import candidates
 from covey.tune.tenants.model_choice import ModelChoice, TenantTrials
 
@@ -79,36 +79,22 @@ def tune_tenants(
     """
     began = time.monotonic()
     imported_optuna()
-    settings = tenants_policy(policy)
-    given = _checked(tasks, asked)
+    settings, given = tenants_policy(policy), _checked(tasks, asked)
     with ExitStack() as stack:
         pools = [stack.enter_context(pool_of(given["engine"])) for _ in tasks]
         requests = [request(task, space, policy="random", trials=trials, **given) for task in tasks]
         _check_metrics(tasks, requests)
         points = candidates(requests[0].space, requests[0].limits.trials, given["seed"])
-        place = folder_of_runs(runs)
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-study-"))
-        whole = TenantsResult(policy=policy, metric=requests[0].metric, better=requests[0].better, command=command)
-        studies: list[RunningStudy] = []
-        for number, (task, wanted, pool) in enumerate(zip(tasks, requests, pools, strict=True)):
-            pool.prepare(task)
-            one = StudyResult(
-                task=task, space=space, policy=policy, metric=wanted.metric, better=wanted.better,
-                workers=wanted.workers, engine=wanted.engine, epochs=wanted.limits.epochs, seed=wanted.limits.seed,
-                command=command,
+        studies = []
+        for number, (one, pool) in enumerate(zip(requests, pools, strict=True), start=1):
+            kept = None if folder is None else Path(folder) / f"{number:02}"
+            study = opened(
+                one, result_of(one, space, policy, command), pool, folder=kept, runs=runs,
+                told=_told_of(one.task, told), beside=tasks,
             )  # fmt: skip
-            recorded: RecordFolder | None = None
-            if place:
-                record = recording(place, facts_of(one, wanted.strategy), task, told, kind="study")
-                recorded = stack.enter_context(record)
-            kept = Path(folder) if folder is not None else recorded.path / "study" if recorded else Path(scratch)
-            kept = kept if recorded and folder is None else kept / f"{number + 1:02}"
-            identity = identity_of(one, wanted) | {"tenants": list(tasks)}
-            store = stack.enter_context(StudyFolder(kept, identity))
-            book = OptunaBook(kept, wanted, len(store.rows()))
-            studies.append(RunningStudy(wanted, one, store, book, pool, recorded, _told_of(task, told)))
-            whole.tenants.append(one)
-        search = SharedSearch(studies, points, ModelChoice([], settings), trials)
+            studies.append(stack.enter_context(study))
+        search = SharedSearch(studies, points, settings, trials)
+        whole = TenantsResult(policy=policy, metric=requests[0].metric, better=requests[0].better, command=command)
         whole.stopped = search.run()
         whole.order, whole.seconds = search.order, time.monotonic() - began
         _conclude(whole, studies)
@@ -119,15 +105,17 @@ class SharedSearch:
     """Several studies whose trials run on the same slots."""
 
     def __init__(
-        self, studies: Sequence[RunningStudy], points: Sequence[dict[str, Any]], choice: ModelChoice, trials: int
+        self, studies: Sequence[RunningStudy], points: Sequence[dict[str, Any]], settings: EaseMl, trials: int
     ) -> None:
-        self.studies, self.choice, self.trials = studies, choice, trials
+        self.studies, self.trials = studies, trials
         self.asked: StudyRequest = studies[0].asked
         self.order: list[tuple[int, int]] = []
         self.interrupt, self.began = Interrupt(), time.monotonic()
+        tenants = []
         for study in studies:
             begun = [row.point for row in study.rows if row.point not in points]
-            choice.tenants.append(TenantTrials(study.asked.space, [*points, *begun]))
+            tenants.append(TenantTrials(study.asked.space, [*points, *begun]))
+        self.choice = ModelChoice(tenants, settings)
 
     def run(self) -> End:
         """Search until nothing is left to try; Ctrl-C, SIGTERM and SIGHUP end it with what was found."""
@@ -214,11 +202,10 @@ def _told_of(task: str, told: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _conclude(whole: TenantsResult, studies: Sequence[RunningStudy]) -> None:
-    for study in studies:
-        study.whole.stopped, study.whole.seconds = whole.stopped, whole.seconds
-        conclude(study.whole)
-        if study.recorded:
-            keep(study.recorded, study.whole)
+    whole.tenants = [study.whole for study in studies]
+    for one in whole.tenants:
+        one.stopped, one.seconds = whole.stopped, whole.seconds
+        conclude(one)
     whole.samples = sum(one.samples for one in whole.tenants)
     scored = sum(one.best is not None for one in whole.tenants)
     whole.verdict = f"{len(whole.order)} trials of {len(whole.tenants)} tasks, {scored} of which have a best model"
