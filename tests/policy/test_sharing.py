@@ -20,7 +20,7 @@ from covey.policy.sharing.greedy import greedy
 from covey.policy.sharing.job_view import JobStage, JobsView, JobView
 from covey.policy.sharing.optimus import optimus
 from covey.policy.sharing.queues import fair, fifo
-from covey.policy.sharing.slaq import progress, slaq, slaq_maxmin
+from covey.policy.sharing.slaq import gain_of, slaq, slaq_maxmin
 
 LINEAR = ((1, 100.0), (2, 200.0), (4, 400.0), (8, 800.0))
 FALLING = tuple((100.0 * k, 1 / (0.5 * k + 1) + 0.1) for k in range(1, 9))
@@ -135,10 +135,8 @@ def test_optimus_fits_speeds_between_measured_ones() -> None:
     def speed(workers: int) -> float:
         return 32 * workers / (0.1 + 0.02 * workers)
 
-    model = speed_model(tuple((w, speed(w)) for w in (1, 2, 4, 6, 8)), batch=32.0)
+    model = speed_model(tuple((w, speed(w)) for w in (1, 2, 4, 6, 8)))
     assert [model(w) for w in (3, 5, 12)] == pytest.approx([speed(w) for w in (3, 5, 12)], rel=1e-3)
-    shared = speed_model(tuple((w, 64 / (0.01 * 64 / w + 0.05 + 0.01 * w)) for w in (1, 2, 3, 4, 8)), 64.0, True)
-    assert shared(6) == pytest.approx(64 / (0.01 * 64 / 6 + 0.05 + 0.06), rel=1e-3)
 
 
 @pytest.mark.parametrize("slots", range(2, 9))
@@ -218,14 +216,15 @@ def test_slaq_with_the_least_first_differs_from_the_largest_sum() -> None:
     by_name = {one.name: one for one in view.jobs}
 
     def gains(workers: dict[str, int]) -> list[float]:
-        return [progress(by_name[name], count, view.slice) for name, count in workers.items()]
+        return [gain_of(by_name[name], view.slice)(count) for name, count in workers.items()]
 
     assert sum(gains(dict(total))) >= sum(gains(dict(least))) and min(gains(dict(least))) >= min(gains(dict(total)))
 
 
 def test_slaq_expects_no_gain_from_samples_that_a_job_does_not_have() -> None:
     nearly = job("nearly", curve=FALLING, done=990.0)  # 10 samples are left, a tenth of a second of one worker
-    assert progress(nearly, 8, 60.0) == progress(nearly, 1, 60.0) < 0.1 * progress(replace(nearly, total=None), 1, 60.0)
+    gain, endless = gain_of(nearly, 60.0), gain_of(replace(nearly, total=None), 60.0)
+    assert gain(8) == gain(1) < 0.1 * endless(1)
 
 
 @pytest.mark.parametrize("policy", [slaq, slaq_maxmin])

@@ -28,7 +28,6 @@ class JobProgress:
     done: float = 0.0
     total: float | None = None
     converges: bool = False
-    batch: float = 1.0
     servers: int = 1
     curve: dict[float, float] = field(default_factory=dict)
     speeds: dict[int, float] = field(default_factory=dict)
@@ -49,9 +48,9 @@ class JobProgress:
     def _know(self, facts: RecordFacts) -> None:
         asked = facts.run
         steps, batch = asked.settings.get("steps"), asked.settings.get("batch_size")
-        self.batch = float(batch) if isinstance(batch, int | float) and 0 < batch < 1e12 else 1.0
+        size = float(batch) if isinstance(batch, int | float) and 0 < batch < 1e12 else 1.0
         if isinstance(steps, list) and steps and all(isinstance(one, int) for one in steps):
-            self.total = float(sum(steps)) * self.batch
+            self.total = float(sum(steps)) * size
         self.converges = "until" in asked.settings or "patience" in asked.settings
         self.servers = max(1, asked.servers)
 
@@ -86,7 +85,7 @@ class JobProgress:
             name=job.name, arrived=asked.submitted, least=asked.least, most=asked.most, workers=job.workers,
             since=since, done=self.done, total=self.total or _total_like(asked, alike), converges=self.converges,
             curve=tuple(sorted(self.curve.items())), speeds=tuple(sorted(speeds.items())), servers=self.servers,
-            batch=self.batch, keepable=asked.kept, stages=parse_stages(asked.stages) if asked.stages else (),
+            keepable=asked.kept, stages=parse_stages(asked.stages) if asked.stages else (),
         )  # fmt: skip
 
 

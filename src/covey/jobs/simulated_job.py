@@ -6,9 +6,17 @@ import math
 import operator
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import cached_property
 
 from covey.jobs.job_sets import JobCurve, SetJob
-from covey.policy.sharing.curve_fitting import optimus_curve, slaq_curve, speed_model, until_converged
+from covey.policy.sharing.curve_fitting import (
+    Points,
+    largest_fall,
+    optimus_curve,
+    slaq_curve,
+    speed_model,
+    until_converged,
+)
 from covey.policy.sharing.flexps import parse_stages
 from covey.policy.sharing.job_view import JobView, Pair
 
@@ -57,23 +65,16 @@ class ReplayedCurve:
 class SeenCurve:
     """The first scores of a curve; its fits are made when they are asked for."""
 
-    def __init__(self, points: tuple[tuple[float, float], ...]) -> None:
-        self.points = points
-        self.fall = JobView("", 0.0, curve=points).largest_fall
-        self._optimus: list[tuple[float, float, float] | None] = []
-        self._slaq: list[Callable[[float], float] | None] = []
+    def __init__(self, points: Points) -> None:
+        self.points, self.fall = points, largest_fall(points)
 
-    @property
+    @cached_property
     def optimus(self) -> tuple[float, float, float] | None:
-        if not self._optimus:
-            self._optimus.append(optimus_curve(self.points))
-        return self._optimus[0]
+        return optimus_curve(self.points)
 
-    @property
+    @cached_property
     def slaq(self) -> Callable[[float], float] | None:
-        if not self._slaq:
-            self._slaq.append(slaq_curve(self.points))
-        return self._slaq[0]
+        return slaq_curve(self.points)
 
 
 class SimulatedJob(JobView):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,11 @@ def _optimus_fit(points: Points) -> tuple[float, float, float]:
     k, loss = np.array(points).T
     weights = np.repeat([1.0, 4.0, 16.0], np.diff([0, *(len(k) * np.array([1, 2, 3]) // 3)]))
     return _lowest(loss, weights, lambda floor: _inverse_line(k, loss, weights, floor))
+
+
+def largest_fall(points: Points) -> float:
+    """The largest fall of the loss between two points that follow each other."""
+    return max((before[1] - after[1] for before, after in pairwise(points)), default=0.0)
 
 
 def samples_to_converge(points: Points, done: float) -> float | None:
@@ -158,44 +163,27 @@ def _thinned(points: Points) -> tuple[float, Points] | None:
 
 
 @lru_cache(maxsize=100_000)
-def speed_model(
-    speeds: tuple[tuple[int, float], ...], batch: float = 1.0, shared_batch: bool = False
-) -> Callable[[int], float]:
+def speed_model(speeds: tuple[tuple[int, float], ...]) -> Callable[[int], float]:
     """Samples per second by workers (Peng et al. 2018), from measured ones.
 
-    A step of w workers and p servers takes a + b w / p + c w + d p seconds where each worker has a batch of its own,
-    and a M / w + b + c w / p + d w + e p where they divide one batch of M samples. A job has one p, so a and d p are
-    one coefficient, and so are b / p and c. Measured numbers are themselves; others follow the fit. With one
-    measurement it is as if the workers did not slow each other down.
+    A step of w workers, each with a batch of its own, and p servers takes a + b w / p + c w + d p seconds. A job has
+    one p, so a and d p are one coefficient, and so are b / p and c. Measured numbers are themselves; others follow the
+    fit. With one measurement it is as if the workers did not slow each other down.
     """
     known = {workers: speed for workers, speed in speeds if workers > 0 and speed > 0}
     if not known:
         return float
     w = np.array(sorted(known), dtype=np.float64)
-
-    def samples(workers: float) -> float:
-        """Of a step."""
-        return batch if shared_batch else batch * workers
-
-    seconds = np.array([samples(n) / known[int(n)] for n in w])
-    terms = _shared_batch_terms if shared_batch else _own_batch_terms
+    seconds = np.array([n / known[int(n)] for n in w])  # of a step, over the samples of one worker
     if len(known) == 1:
         ((first, speed),) = known.items()
         return lambda workers: speed * workers / first
-    coefficients = non_negative(terms(w, batch) / seconds[:, None], np.ones_like(seconds))
+    coefficients = non_negative(np.stack([np.ones_like(w), w], 1) / seconds[:, None], np.ones_like(seconds))
 
     def at(workers: int) -> float:
         if workers in known:
             return known[workers]
-        step = float(terms(np.array([float(workers)]), batch)[0] @ coefficients)
-        return samples(workers) / step if step > 0 else known[int(w[-1])]
+        step = float(coefficients[0] + coefficients[1] * workers)
+        return workers / step if step > 0 else known[int(w[-1])]
 
     return at
-
-
-def _shared_batch_terms(w: Numbers, batch: float) -> Numbers:
-    return np.stack([batch / w, np.ones_like(w), w], 1)
-
-
-def _own_batch_terms(w: Numbers, batch: float) -> Numbers:
-    return np.stack([np.ones_like(w), w], 1)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from covey.policy.sharing.curve_fitting import samples_to_converge, slaq_curve, speed_model
+from covey.policy.sharing.curve_fitting import Points, largest_fall, samples_to_converge, slaq_curve, speed_model
 
 OFTEN = 8  # decisions in a slice, at most
 
@@ -34,16 +33,15 @@ class JobView:
     done: float = 0.0
     total: float | None = None  # samples after which it ends at the latest
     converges: bool = False  # it may end before: when its loss hardly falls any more
-    curve: tuple[tuple[float, float], ...] = ()  # samples and loss
+    curve: Points = ()  # samples and loss
     speeds: tuple[tuple[int, float], ...] = ()  # workers, and samples per second: measured, or predicted
     servers: int = 1
-    batch: float = 1.0  # samples of a step of one worker
     keepable: bool = True  # it can be suspended, and resumed
     stages: tuple[JobStage, ...] = ()
 
     def speed(self, workers: int) -> float:
         """Samples per second with so many workers."""
-        return speed_model(self.speeds, self.batch)(workers) if workers else 0.0
+        return speed_model(self.speeds)(workers) if workers else 0.0
 
     @property
     def left(self) -> float | None:
@@ -62,7 +60,7 @@ class JobView:
     @property
     def largest_fall(self) -> float:
         """Of the loss, between two of its scores."""
-        return max((before[1] - after[1] for before, after in pairwise(self.curve)), default=0.0)
+        return largest_fall(self.curve)
 
     @property
     def held(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from covey.policy.sharing.allocation import Allocation, admitted, all_at_least
-from covey.policy.sharing.greedy import greedy
+from covey.policy.sharing.greedy import Cost, greedy
 from covey.policy.sharing.job_view import JobsView, JobView
 
 
@@ -16,7 +16,7 @@ def slaq(view: JobsView) -> Allocation:
     given, gains = _first_workers(view)
     most = {job.name: (job.most,) for job in view.jobs if job.name in given}
     grown = greedy(
-        {name: lambda counts, gain=gain: -gain(counts[0]) for name, gain in gains.items()},  # type: ignore[misc]
+        {name: _cost(gain) for name, gain in gains.items()},
         {name: (count,) for name, count in given.items()}, most, view.slots - sum(given.values()),
     )  # fmt: skip
     return Allocation({name: counts[0] for name, counts in grown.items()})
@@ -37,13 +37,8 @@ def slaq_maxmin(view: JobsView) -> Allocation:
     return Allocation(given)
 
 
-def progress(job: JobView, workers: int, seconds: float) -> float:
-    """By how much the loss will fall in this time, as a share of the largest fall seen so far."""
-    return gain_of(job, seconds)(workers)
-
-
 def gain_of(job: JobView, seconds: float) -> Callable[[int], float]:
-    """The progress of a job in this time, by its workers."""
+    """By workers: how much the loss will fall in this time, as a share of the largest fall seen so far."""
     curve = job.loss_curve
     if curve is None:  # new jobs learn fast: as much as the most that was seen, in proportion to the workers
         return lambda workers: workers / max(job.most, workers)
@@ -55,6 +50,10 @@ def gain_of(job: JobView, seconds: float) -> Callable[[int], float]:
         return fall / largest if fall > 0 else 0.0
 
     return gain
+
+
+def _cost(gain: Callable[[int], float]) -> Cost:
+    return lambda counts: -gain(counts[0])
 
 
 def _first_workers(view: JobsView) -> tuple[dict[str, int], dict[str, Callable[[int], float]]]:
