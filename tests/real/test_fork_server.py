@@ -79,7 +79,7 @@ def test_commands_start_the_server_before_they_import_torch(command: str) -> Non
 import sys
 from covey.cli import main
 from covey.engines.process.forking import ahead
-ahead.import_ahead = lambda *given: sys.exit(f"{given}, torch here: {'torch' in sys.modules}")
+ahead.start_fork_server = lambda *given: sys.exit(f"{given}, torch here: {'torch' in sys.modules}")
 main()
 """
     words = [sys.executable, "-c", code, *command.split(), "--threads", "2"]

@@ -129,7 +129,7 @@ def import_ahead(engine: str, workers: int, threads: int | None) -> None:
 
     machine.check_processes()
     with suppress(OSError):  # the run will say what is wrong
-        ahead.import_ahead(ROLES, threads or machine.threads_each(workers))
+        ahead.start_fork_server(ROLES, threads or machine.threads_each(workers))
 
 
 def check_names(strategy: str, plugin: list[Path] | None) -> None:

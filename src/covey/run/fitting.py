@@ -20,7 +20,7 @@ from covey.run import notebook
 from covey.run.clusters import cluster as on_cluster
 from covey.run.clusters import engine_of, host_only, refuse_ranks, refusing
 from covey.run.leading.lead_options import LeadOptions
-from covey.run.leading.standby import import_ahead, stand_by
+from covey.run.leading.standby import import_for_roles, stand_by
 from covey.run.listening import listening
 from covey.run.morphing.morphing_run import mesh_in_range, morphing
 from covey.run.option_parts import (
@@ -215,7 +215,7 @@ def fit_with(task: Task | str, strategy: str | Any, workers: int | str, given: O
         asked = request(task, strategy, workers, given)
         if not given.lead.standby:
             return heard(asked, name, RUNNERS[name])
-        lead, given = stand_by(given, partial(import_ahead, asked))
+        lead, given = stand_by(given, partial(import_for_roles, asked))
         with closing(lead):
             if asked.strategy.composition.mesh:  # the checkpoint decides where its model is cut
                 asked = request(task, strategy, workers, given)

@@ -108,6 +108,6 @@ def _kept(past: list[LogEntry]) -> str:
     return next((one.text for one in reversed(past[begun:]) if one.what == "checkpoint"), "")
 
 
-def import_ahead(asked: Request) -> None:
+def import_for_roles(asked: Request) -> None:
     """Have torch imported for the roles of a run that may start at any moment."""
-    ahead.import_ahead(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall))
+    ahead.start_fork_server(roles.__name__, asked.threads, parse_duration(asked.options.processes.stall))

@@ -9,7 +9,7 @@ from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.liveness import STALL
 
 
-def import_ahead(warm: str, threads: int, stall: float = STALL) -> None:
+def start_fork_server(warm: str, threads: int, stall: float = STALL) -> None:
     """Start this process's fork server, if it has none that will do; it imports the module `warm` for later runs."""
     with RoleProcesses(warm, start=partial(forked_by_server, threads), stall=stall):
         pass  # a parent of roles that finds no work ends
