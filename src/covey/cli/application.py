@@ -30,12 +30,13 @@ from covey.cli.layouts import cut, search
 from covey.cli.models import serving
 from covey.cli.models.versions import lineage
 from covey.cli.progress import page
+from covey.cli.tables.overview import PURPOSE
 from covey.cli.tuning import tune
 from covey.version import __version__
 
 app = typer.Typer(
     name="covey",
-    help="Train a PyTorch model on many workers, with any distributed strategy, by changing one word.",
+    help=PURPOSE,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # cli/errors.py says what went wrong
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -15,6 +15,7 @@ from covey.errors import WireError
 from covey.inference.front_driver import FrontDriver
 from covey.inference.replicas.replica_pool import ReplicaPool
 from covey.inference.schema import InputSchema
+from covey.inference.versions.choice import NOTHING_TO_CHOOSE
 from covey.page.host_names import is_meant
 
 # What an ASGI server hands to an application.
@@ -134,7 +135,7 @@ class Endpoint:
     async def _judge(self, headers: Headers, receive: Receive) -> Answer:
         body = await _body(headers, receive, self._settings)
         if len(self._models) == 1:  # answers have no ids: no body would be right
-            raise RequestRefused(409, {"error": self._driver.judge(0, 0.0, None)})
+            raise RequestRefused(409, {"error": NOTHING_TO_CHOOSE})
         try:
             given = judgements.read(body, "the client")
             given.check()

@@ -8,6 +8,10 @@ from typing import Protocol
 
 from covey.inference.messages import InferenceAnswer, InferenceFeedback, InferenceRequest, TrialDecided
 
+NOTHING_TO_CHOOSE = (
+    "one version answers everything: serve others too, with --also NAME, and feedback chooses among them"
+)
+
 
 class VersionChoice(Protocol):
     """Chooses versions, each by its number, from 0."""
@@ -72,7 +76,7 @@ class OneVersion(NothingOverdue):
         return answer
 
     def objection(self, feedback: InferenceFeedback) -> str:
-        return "one version answers everything: serve others too, with --also NAME, and feedback chooses among them"
+        return NOTHING_TO_CHOOSE
 
     def learn(self, feedback: InferenceFeedback) -> None:
         """Nothing depends on it."""
