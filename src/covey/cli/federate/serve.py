@@ -9,7 +9,7 @@ import typer
 
 from covey.cli import options
 from covey.cli.errors import explained
-from covey.cli.federate.simulate import Epsilon, FederatedRoundFlags, FederatedStrategy, SavedModel, ScoreRounds
+from covey.cli.federate.simulate import FederatedModelFlags, FederatedRoundFlags, FederatedStrategy
 from covey.cli.models.flags import RecordAndModelFlags
 from covey.cli.options import flag
 from covey.cli.training import ShownRequest, importing, refuse_early, train
@@ -28,11 +28,7 @@ def command(
         Path | None, flag("--identities", "FILE", "By which the clients of secure sums know each other.", PORT)
     ] = None,
     rounds: FederatedRoundFlags,
-    seed: options.Seed = 0,
-    until: options.Until = None,
-    score_every: ScoreRounds = 1,
-    epsilon: Epsilon = None,
-    save: SavedModel = None,
+    model: FederatedModelFlags,
     checkpoint: Annotated[
         Path | None,
         flag("--checkpoint", "DIR", "Keep the service here between rounds; go on from what is there.", options.KEEP),
@@ -53,8 +49,8 @@ def command(
         KeyFolder(keys).service()
         clients = sum(not one.revoked for one in KeyFolder(keys).guests().guests)
         request = ShownRequest(
-            strategy=strategy, workers=max(1, clients), engine="served", until=until, output=output,
-            files={"model": save, "checkpoint": checkpoint}, called="client",
+            strategy=strategy, workers=max(1, clients), engine="served", until=model.until, output=output,
+            files={"model": model.save, "checkpoint": checkpoint}, called="client",
         )  # fmt: skip
         refuse_early(request, register=record.register)
         with importing(output.voice):
@@ -71,9 +67,8 @@ def command(
         train(
             request,
             lambda watcher: serve(
-                task, strategy, listen=listen, keys=keys, rounds=count, waits=RoundOptions(**given), until=until,
-                score_every=score_every, seed=seed, save=save, checkpoint=checkpoint, epsilon=epsilon,
-                identities=identities, command=request.command,
+                task, strategy, listen=listen, keys=keys, rounds=count, waits=RoundOptions(**given),
+                **model.arguments(), checkpoint=checkpoint, identities=identities, command=request.command,
                 watcher=watcher, log=log or (), runs=record.folder, listens=listens, **record.models,
             ),
         )  # fmt: skip

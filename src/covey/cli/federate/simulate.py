@@ -16,13 +16,6 @@ CLIENTS, ROUNDS = "The clients", "The rounds"
 FederatedStrategy = Annotated[
     str, flag("--strategy", "SPEC", "fedavg, fedsgd, fedprox, fedopt or fedbuff, with settings.", options.RUN)
 ]
-ScoreRounds = Annotated[
-    int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
-]
-Epsilon = Annotated[
-    float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
-]
-SavedModel = Annotated[Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +31,23 @@ class FederatedRoundFlags(options.FlagGroup):
     overlap: Annotated[
         bool, flag("--overlap/--no-overlap", "", "Choose the next clients while a round waits for reports.", ROUNDS)
     ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedModelFlags(options.FlagGroup):
+    """When a run ends, how its model is scored, and where it is kept."""
+
+    seed: options.Seed = 0
+    until: options.Until = None
+    score_every: Annotated[
+        int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
+    ] = 1
+    epsilon: Annotated[
+        float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
+    ] = None
+    save: Annotated[
+        Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +94,8 @@ def command(
     strategy: FederatedStrategy = "fedavg",
     population: PopulationFlags,
     rounds: FederatedRoundFlags,
-    seed: options.Seed = 0,
-    until: options.Until = None,
-    score_every: ScoreRounds = 1,
-    epsilon: Epsilon = None,
+    model: FederatedModelFlags,
     timing_only: Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only.", CLIENTS)] = False,
-    save: SavedModel = None,
     keeping: KeptRoundFlags,
     log: options.Log = None,
     record: options.RecordFlags,
@@ -103,8 +109,8 @@ def command(
     """
     with explained(output.voice):
         request = ShownRequest(
-            strategy=strategy, workers=population.clients, engine="simulated", until=until, output=output,
-            files={"model": save, "checkpoint": keeping.checkpoint}, called="client",
+            strategy=strategy, workers=population.clients, engine="simulated", until=model.until, output=output,
+            files={"model": model.save, "checkpoint": keeping.checkpoint}, called="client",
         )  # fmt: skip
         refuse_early(request, keeping)
         with importing(output.voice):
@@ -113,8 +119,8 @@ def command(
         train(
             request,
             lambda watcher: federate(
-                task, strategy, **population.arguments(), **rounds.arguments(), seed=seed, until=until,
-                score_every=score_every, epsilon=epsilon, timing_only=timing_only, save=save, **keeping.arguments(),
-                log=log or (), runs=record.folder, command=request.command, watcher=watcher,
+                task, strategy, **population.arguments(), **rounds.arguments(), **model.arguments(),
+                timing_only=timing_only, **keeping.arguments(), log=log or (), runs=record.folder,
+                command=request.command, watcher=watcher,
             ),
         )  # fmt: skip
