@@ -100,6 +100,7 @@ def test_a_machine_of_a_trace_is_there_from_its_arrival_to_its_departure() -> No
         ("1s,1,arrive,\n2s,2,depart,", 3),
         ("1s,1,depart,\n2s,2,depart,500ms\n1900ms,1,arrive,", 2),
         ("0s,1,arrive,\n2s,1,depart,", 3),
+        ("0s,1,depart,\n5s,1,arrive,", 3),
         ("1s,0,depart,\n1s,1,depart,\n1s,2,depart,\n1s,3,depart,", 0),
     ],
 )

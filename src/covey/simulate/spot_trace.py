@@ -77,7 +77,9 @@ class SpotTrace:
     def fewest(self, workers: int) -> int:
         """The smallest number of workers that are there at once; who has a notice may go when it comes."""
         changes = [
-            (line.at - line.notice, -1) if line.event == "depart" else (line.at, 1) for line in self.lines if line.at
+            (line.at - line.notice, -1) if line.event == "depart" else (line.at, 1)
+            for line in self.lines
+            if line.event == "depart" or line.at  # who arrives at the beginning is there
         ]
         there = accumulate((by for _, by in sorted(changes)), initial=workers - len(self.absent))
         return max(0, min(there))
