@@ -20,6 +20,7 @@ from pathlib import Path
 from covey.doctor.finding import Finding
 from covey.engines.entries import ENGINES
 from covey.engines.entries.trouble import Trouble
+from covey.engines.machine import cores
 from covey.errors import PlanError
 from covey.version import __version__
 
@@ -101,10 +102,10 @@ def _gpus() -> str:
 
 
 def machine() -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = cores()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     quota = _quota()
-    granted = f"{cores} cores" if quota is None or quota >= cores else f"{cores} cores (but a quota of {quota:g})"
+    granted = f"{here} cores" if quota is None or quota >= here else f"{here} cores (but a quota of {quota:g})"
     return f"{granted}, {memory / 2**30:.1f} GiB of memory, {platform.system()} {platform.release()}"
 
 

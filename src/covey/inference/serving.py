@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import secrets
 import signal
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from covey.engines import machine
 from covey.engines.entries import Engine
 from covey.errors import CoveyError, PlanError
 from covey.inference.cut_model import best_places
@@ -115,7 +115,7 @@ def serve(place: ModelPlace, wishes: ServeWishes, show: Callable[[str], None], s
                 f"--host {wishes.host} can be reached by others: give --tls-certificate FILE and --tls-key FILE"
             )
         token = wishes.token or ("" if local else secrets.token_urlsafe(24))
-        here = max(1, len(os.sched_getaffinity(0)) // (wishes.replicas[1] * wishes.stages))
+        here = max(1, machine.cores() // (wishes.replicas[1] * wishes.stages))
         threads = wishes.threads or (1 if wishes.engine else here)
         trial = min(wishes.front.budget, LONGEST_TRIAL), wishes.front.largest
         places = tuple(one.absolute() for one in (place, *wishes.also))

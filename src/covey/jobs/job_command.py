@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from covey.engines import machine
 from covey.errors import CoveyError, PlanError
 from covey.policy.sharing.flexps import parse_stages
 from covey.spec import parse_call
@@ -97,7 +98,7 @@ def _workers(words: Sequence[str]) -> WorkerRange:
     if words[0] == "simulate" or "--simulate" in words:
         return WorkerRange(1)
     if words[0] == "tune":
-        return parse_workers(option_value(words, "--slots") or str(len(os.sched_getaffinity(0))))
+        return parse_workers(option_value(words, "--slots") or str(machine.cores()))
     return parse_workers(option_value(words, "--workers") or "2")
 
 

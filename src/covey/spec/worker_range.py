@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from numbers import Integral
 from typing import NamedTuple
 
+from covey.engines import machine
 from covey.errors import PlanError
 from covey.names import option
 
@@ -35,7 +35,7 @@ class WorkerRange(NamedTuple):
 def parse_workers(given: int | str) -> WorkerRange:
     """The workers that were asked for: 4, "2:8", or "auto:8"; "auto" means at most one for each core."""
     if isinstance(given, str) and (auto := _AUTO.fullmatch(given.strip())):
-        most = int(auto[1]) if auto[1] else _cores()
+        most = int(auto[1]) if auto[1] else machine.cores()
         if most < 1:
             raise PlanError(f"{option('workers', given)}: at least 1 is needed")
         return WorkerRange(most, 1, auto=True)
@@ -57,7 +57,3 @@ def parse_workers(given: int | str) -> WorkerRange:
             f"{low} alone"
         )
     return WorkerRange(int(high), low)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from covey.decoding import WireFormat
+from covey.engines import machine
 from covey.errors import PlanError, WireError
 from covey.observe.facts import RESULT
 from covey.policy.rehearsal import Recorded, rehearse
@@ -60,7 +60,7 @@ def rehearsal_of(place: Path, slots: int | None) -> StudyRehearsal:
         raise PlanError(f"there is no study {file}: name a file that covey tune --json wrote, or a folder") from None
     except WireError as error:
         raise PlanError(f"{file} is no study that covey tune wrote: {error}") from None
-    return rehearsed(whole, slots or len(os.sched_getaffinity(0)))
+    return rehearsed(whole, slots or machine.cores())
 
 
 def _kept(place: Path) -> StudyResult:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
+from covey.engines import machine
 from covey.errors import PlanError
 from covey.model import build
 from covey.names import option
@@ -53,7 +53,7 @@ def request(task: str, space: str, **given: Any) -> StudyRequest:
     """Check everything that can be checked before a trial starts."""
     found = parse_space(space)
     limits = SearchLimits(
-        epochs=given["epochs"], trials=given["trials"], slots=given["slots"] or len(os.sched_getaffinity(0)),
+        epochs=given["epochs"], trials=given["trials"], slots=given["slots"] or machine.cores(),
         seed=given["seed"],
     )  # fmt: skip
     for name in ("epochs", "trials", "slots"):

@@ -13,6 +13,7 @@ import typer
 from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller
+from covey.engines import machine
 from covey.errors import PlanError
 
 Folder = Annotated[
@@ -54,7 +55,7 @@ def serve(
         if seconds <= 0:
             raise PlanError(f"--slice {slice}: 0 is not a time; write for example 60s")
         found = serve_folder(
-            folder_of(jobs), slots or len(os.sched_getaffinity(0)), policy, seconds, until_empty=until_empty,
+            folder_of(jobs), slots or machine.cores(), policy, seconds, until_empty=until_empty,
             told=teller("quiet" if quiet else "normal"),
         )  # fmt: skip
         if until_empty and any(job.status in ("failed", "refused") for job in found.values()):

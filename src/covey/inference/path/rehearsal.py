@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from covey.engines import machine
 from covey.inference.path.path_costs import SHARES, LoadRatio, PathCosts, ProbedLoad, percentile
 from covey.inference.path.path_probe import PathProbe
 from covey.inference.request_desk import FrontSettings
@@ -23,7 +23,7 @@ def rehearsed(
     cores: int | None = None,
 ) -> PathCosts:  # fmt: skip
     """The costs, with the ratios of real to virtual time at each load; `cores` are those of this machine, or fewer."""
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = cores or machine.cores()
     seen = [probe.at_rate(share * highest, SECONDS, seed) for seed, share in enumerate(LOADS)]
     found = [load_ratio(one, costs, settings, times, cores) for one in seen]
     return msgspec.structs.replace(costs, slower=tuple(sorted(found, key=lambda one: one.busy)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from statistics import fmean
 import msgspec
 
 from covey.decoding import WireFormat
+from covey.engines import machine
 from covey.errors import PlanError, WireError
 from covey.policy.easeml import EaseMl
 from covey.policy.search import WORST
@@ -62,7 +62,7 @@ def tenants_rehearsal_of(place: Path, slots: int | None) -> TenantsRehearsal:
         whole = results.read_file(place)
     except WireError as error:
         raise PlanError(f"{place} is no search that covey tune wrote: {error}") from None
-    return rehearsed_tenants(whole, slots or len(os.sched_getaffinity(0)))
+    return rehearsed_tenants(whole, slots or machine.cores())
 
 
 def rehearsed_tenants(whole: TenantsResult, slots: int) -> TenantsRehearsal:
