@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, variance
 from typing import Any
 
 import msgspec
@@ -99,6 +100,18 @@ def test_each_client_is_drawn_once_and_by_chance() -> None:
     nobody = PoissonSelection(terms, 0.3, SeededRandomness(5))
     nobody.start(0.0)
     assert nobody.state(60.0) == "failed"
+
+
+def test_the_clients_of_a_round_are_a_poisson_sample() -> None:
+    """Their number varies as that of independent draws does, and all have one chance: the accountant counts on that."""
+    terms, often, sizes = RoundTerms(target=100, goal=100, enough=1), torch.zeros(100), list[int]()
+    for seed in range(300):
+        selection = PoissonSelection(terms, 0.25, SeededRandomness(seed))
+        drawn = [client for client in range(100) if selection.check_in(client)]
+        often[drawn] += 1
+        sizes.append(len(drawn))
+    assert fmean(sizes) == pytest.approx(25, abs=1) and variance(sizes) == pytest.approx(100 * 0.25 * 0.75, rel=0.3)
+    assert 45 < float(often.min()) <= float(often.max()) < 105, "75 rounds each, and four deviations of that"
 
 
 def test_rounds_have_as_many_clients_as_chance_draws(task: Task) -> None:
