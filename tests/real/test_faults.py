@@ -80,6 +80,20 @@ def test_signals_go_to_those_that_live_and_each_once(monkeypatch: pytest.MonkeyP
     assert faults.unmet == []
 
 
+def test_a_process_that_took_the_place_of_a_stopped_one_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, Any]] = []
+    now = [100.0]
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    faults = SignalFaults(parse_faults("stop worker 0@1s for 2s"), ROLES)
+    faults.begin()
+    now[0] = 101.0
+    faults.strike({ROLES[0]: 7})
+    now[0] = 104.0
+    faults.strike({ROLES[0]: 9})
+    assert sent == [(7, signal.SIGSTOP)]
+
+
 def test_who_is_to_join_waits_for_one_that_leaves_and_for_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("os.kill", lambda pid, number: None)
