@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from covey.engines.cluster.engine_processes import OURS, SITE, title
 from covey.engines.lab import quota
 from covey.engines.lab.iproute import LabError, batch, show
 from covey.engines.lab.name import NETNS, Name, named
@@ -21,7 +22,8 @@ from covey.errors import PlanError
 
 LOCK = Path("/run/covey-lab.lock")
 ENDING = 5.0  # seconds for killed processes to be gone
-LEAVING = 2.0  # seconds for those whose parent was killed to end by themselves
+LEAVING = 5.0  # seconds for the fork server of a killed site to end the roles and remove their files
+PAUSE = 0.02
 
 
 class LinkBytes(NamedTuple):
@@ -62,15 +64,8 @@ class Lab:
         self.end(host)
 
     def end(self, host: str) -> None:
-        """Kill a host's site, whose fork server ends its roles and removes their files; then whatever is left."""
-        space = self.name.host(host)
-        pids, until = _pids(space), time.monotonic() + LEAVING
-        for pid in {*pids} - {child for parent in pids for child in liveness.children(parent)}:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        while _pids(space) and time.monotonic() < until:
-            time.sleep(0.02)
-        _end([space])
+        """End all processes of a host; the network stays."""
+        _end([self.name.host(host)])
 
     def traffic(self, host: str) -> LinkBytes:
         """Since the lab was made; what the switch hears from a host is what that has sent."""
@@ -132,17 +127,34 @@ def locked() -> Iterator[None]:
 
 
 def _end(spaces: list[str]) -> None:
-    """Kill what lives in these namespaces: nothing but a lab's own processes does."""
+    """Kill what lives in these namespaces: nothing but a lab's own processes does.
+
+    Sites first: the fork server of each, also of one that is gone already, ends the roles and removes their files.
+    """
+    pids, until = _pids(spaces), time.monotonic() + LEAVING
+    started = {child for pid in pids for child in liveness.children(pid)}
+    _kill([pid for pid in pids if title(pid).startswith(SITE) and pid not in started])
+    while any(_cleans_up(pid) for pid in _pids(spaces)) and time.monotonic() < until:
+        time.sleep(PAUSE)
     until = time.monotonic() + ENDING
-    while pids := [pid for space in spaces for pid in _pids(space)]:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while pids := _pids(spaces):
+        _kill(pids)
         if time.monotonic() > until:
             raise LabError(f"processes {pids} of a lab do not end")
-        time.sleep(0.02)
+        time.sleep(PAUSE)
 
 
-def _pids(space: str) -> list[int]:
-    done = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False)
-    return [int(word) for word in done.stdout.split()]
+def _cleans_up(pid: int) -> bool:
+    return title(pid).startswith(OURS) and liveness.state(pid) not in liveness.STOPPED
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _pids(spaces: list[str]) -> list[int]:
+    asked = (["ip", "netns", "pids", space] for space in spaces)
+    found = (subprocess.run(words, capture_output=True, text=True, check=False).stdout for words in asked)
+    return [int(word) for text in found for word in text.split()]
