@@ -23,12 +23,13 @@ from covey.engines.cluster.gate import SiteGate
 from covey.engines.process import control, control_lines
 from covey.engines.process.contacts import Contacts
 from covey.engines.transport.frames import OPEN, Frame
-from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyChecker, KeyRing, LockedSocket, Pair, new_pair
+from covey.engines.transport.keys import LAUNCHER, KeyRing, LockedSocket, Pair, new_pair
 from covey.engines.transport.refusals import LONGEST, MOST, Refusals
 from covey.engines.transport.token import new_token, seal
 from covey.message import Address, pack
 from tests.safety.members import A, B, Load, Two, knocking, two
 
+SITE = Address("site", 0)
 NOT_OURS = "a connection from 127.0.0.1: its key is not of this run"
 TOO_MANY = "a connection: too many have not proved to be of this run"
 NO_MEMBER = "a connection that did not speak as members of this run do"
@@ -119,16 +120,15 @@ class Board:
     """A launcher's ends of the lines, and a guard for them."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], insecure: bool = False) -> None:
-        self.token = new_token()
-        self.pairs = {who: new_pair() for who in (LAUNCHER, A, B, Address("site", 0))}
-        ring = KeyRing(self.pairs[LAUNCHER], {who: pair.public for who, pair in self.pairs.items()})
-        key_ring = None if insecure else ring
-        self.guard = ConnectionGuard(context, len(self.pairs)) if insecure else KeyChecker(context, ring)
-        self.control = control_lines.Switchboard(context, "tcp://127.0.0.1:*", [A, B], key_ring, self.guard, self.token)
-        self.gate = SiteGate(context, "tcp://127.0.0.1:*", 1, key_ring, self.guard, self.token)
+        self.keys = ClusterKeys([A, B, SITE], insecure)
+        self.token, self.pairs, self.guard = self.keys.token, self.keys.pairs, self.keys.guard(context)
+        self.control = control_lines.Switchboard(
+            context, "tcp://127.0.0.1:*", [A, B], self.keys.own_ring(), self.guard, self.token
+        )
+        self.gate = SiteGate(context, "tcp://127.0.0.1:*", 1, self.keys, self.guard)
 
     def hear(self) -> list[object]:
-        end, found = time.monotonic() + 10, []
+        end, found = time.monotonic() + 60, []
         while time.monotonic() < end and not found and not self.guard.refusals.total:
             time.sleep(0.01)
             found = self.look()
@@ -162,13 +162,12 @@ def test_the_control_line(who: Address | None, claims: bytes, says: Callable[...
         context.destroy(0)
 
 
-@pytest.mark.parametrize(("who", "welcome"), [(Address("site", 0), True), (A, False)])
+@pytest.mark.parametrize(("who", "welcome"), [(SITE, True), (A, False)])
 def test_a_role_is_no_site(who: Address, welcome: bool) -> None:
     with zmq.Context() as context:
         board = Board(context)
-        heard = _say(
-            board, board.gate.endpoint, board.pairs[who], b"site/0", seal(board.token, site_messages.Heartbeat())
-        )
+        name, word = board.keys.identity(SITE), seal(board.token, site_messages.Heartbeat())
+        heard = _say(board, board.gate.endpoint, board.pairs[who], name, word)
         assert heard == ([(0, site_messages.Heartbeat())] if welcome else [])
         assert (
             bool(board.guard.refusals.counts["worker 0 sent the launcher a message in the name of site 0"]) != welcome

@@ -9,6 +9,7 @@ import zmq
 
 from covey.engines.cluster.memory_broker import new_secret
 from covey.engines.process.contacts import Contacts
+from covey.engines.process.control_lines import secret_identity
 from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyChecker, KeyRing, Pair, new_pair
 from covey.engines.transport.token import new_token
 from covey.message import Address
@@ -37,6 +38,10 @@ class ClusterKeys:
         if self.insecure:
             return None
         return KeyRing(self.pairs[LAUNCHER], {name: pair.public for name, pair in self.pairs.items()})
+
+    def identity(self, who: Address, life: int = 0) -> bytes:
+        """What a site or a host calls itself on its link to the launcher; others of the run do not know it."""
+        return secret_identity(who, life, None if self.insecure else self.pairs[who])
 
     def of_site(self, site: Address) -> tuple[str, Pair | None]:
         """What a site gets: the launcher's public key, and its own pair."""

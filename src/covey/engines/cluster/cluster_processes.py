@@ -83,8 +83,7 @@ class ClusterProcesses:
             self.address = this_host.interface_address(terms.interface) if terms.interface else places.address
             self.native = self._native()
             self.gate = SiteGate(
-                self.context, this_host.endpoint(self.address), len(self.sites), self.keys.own_ring(),
-                self.guard, self.keys.token, terms.stall,
+                self.context, this_host.endpoint(self.address), len(self.sites), self.keys, self.guard, terms.stall,
             )  # fmt: skip
             self.stack.callback(self._dismiss)
             self.wakeups: list[int | zmq.Socket[bytes]]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import zmq
 
-from covey.engines.cluster.site_messages import Downward, LeaveRun, Upward, site_identity, upward
-from covey.engines.process.control_lines import AT_ONCE, MOST_UP
+from covey.engines.cluster.cluster_keys import ClusterKeys
+from covey.engines.cluster.site_messages import Downward, LeaveRun, Upward, upward
+from covey.engines.process.control_lines import AT_ONCE, MOST_UP, line_identity
 from covey.engines.process.liveness import STALL, Silence
-from covey.engines.transport.keys import ConnectionGuard, KeyRing
+from covey.engines.transport.keys import ConnectionGuard
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal
 from covey.errors import WireError
@@ -16,29 +19,42 @@ from covey.message import Address
 BROKEN = 2.5  # seconds after which a site is lost that has said nothing since a line broke
 
 
+def readmit(door: zmq.Socket[bytes], keys: ClusterKeys | None, stall: float) -> None:
+    """Before `bind`: admit holders of a key, also again on a new connection while their old one seems to be open.
+
+    Who takes over an identity receives what is sent to it, such as the keys of roles. So identities are secret
+    (`ClusterKeys.identity`), and without keys, where everybody can know them, nobody takes one over.
+    """
+    if keys and (key_ring := keys.own_ring()):
+        key_ring.lock(door)
+        door.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    door.setsockopt(zmq.HEARTBEAT_IVL, round(min(2.0, stall / 4) * 1000))  # ends connections of vanished hosts
+    door.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(stall * 1000))
+
+
 class SiteGate:
     """A door at which the sites of a run knock."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, key_ring: KeyRing | None = None,
-        guard: ConnectionGuard | None = None, token: bytes = NONE, stall: float = STALL,
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sites: int, keys: ClusterKeys | None = None,
+        guard: ConnectionGuard | None = None, stall: float = STALL,
     ) -> None:  # fmt: skip
         """`stall` is for how many seconds a site may give no sign of life."""
-        self.guard, self.token = guard, token
+        self.guard, self.token = guard, keys.token if keys else NONE
+        self.identity: Callable[[Address, int], bytes] = keys.identity if keys else line_identity
         self.refusals = guard.refusals if guard else Refusals()
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_UP)
         self.socket.ipv6 = True
         self.socket.setsockopt(zmq.LINGER, 1000)
-        if key_ring:
-            key_ring.lock(self.socket)
+        readmit(self.socket, keys, stall)
         self.monitor = None
         if guard:
             guard.watch(self.socket, self._line_broke)
         else:
             self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.words_of = dict.fromkeys(range(sites), 0)  # how many came
-        self.names = {site_identity(number, 0): number for number in range(sites)}
+        self.names = {self.identity(Address("site", number), 0): number for number in range(sites)}
         self.replaced: set[bytes] = set()  # the names of sites that were given up
         self.silence: Silence[int] = Silence(stall)
         self.broken = -1.0  # when a line broke last, by the clock of that silence
@@ -56,7 +72,7 @@ class SiteGate:
         """Hear another site of this number, and have an earlier one leave that turns up after all."""
         self.replaced |= {name for name, site in self.names.items() if site == number}
         self.names = {name: site for name, site in self.names.items() if site != number}
-        self.names[site_identity(number, life)] = number
+        self.names[self.identity(Address("site", number), life)] = number
 
     def words(self) -> list[tuple[int, Upward]]:
         """What the sites have said since the last time; never waits."""

@@ -11,6 +11,7 @@ import zmq
 from covey.address import Address
 from covey.engines.cluster import this_host
 from covey.engines.cluster.cluster_processes import COMING, ClusterProcesses
+from covey.engines.cluster.gate import readmit
 from covey.engines.cluster.places import MeetingTerms, Places
 from covey.engines.cluster.site_messages import ProcessGone, SiteFailed
 from covey.engines.process.contacts import Contacts
@@ -45,8 +46,7 @@ class HostProcesses:
         """A socket to which the processes connect; `broken` gets the file of each connection that has ended."""
         line = self._cluster.context.socket(zmq.ROUTER)
         line.ipv6 = True
-        if ring := self._cluster.keys.own_ring():
-            ring.lock(line)
+        readmit(line, self._cluster.keys, self._cluster.terms.stall)
         self._cluster.guard.watch(line, broken)
         line.setsockopt(zmq.MAXMSGSIZE, largest)
         line.setsockopt(zmq.SNDHWM, 0)  # a ROUTER drops what is more
@@ -75,6 +75,10 @@ class HostProcesses:
     def answer(self) -> None:
         """Decide who may connect, and hear of connections that have ended; never waits."""
         self._cluster.guard.answer()
+
+    def identity(self, number: int) -> bytes:
+        """What the process on that site calls itself on its line."""
+        return self._cluster.keys.identity(Address(self._role, number))
 
     def impostor(self, frame: zmq.Frame, number: int) -> str:
         """Who has sent this frame in the name of the process on that site, if another one has."""

@@ -10,6 +10,7 @@ import msgspec
 from covey.address import Address
 from covey.decoding import WireFormat
 from covey.engines.cluster.this_host import HostIdentity
+from covey.engines.process.control_lines import secret_identity
 from covey.engines.process.liveness import STALL
 from covey.engines.transport.keys import Pair
 from covey.engines.transport.secretive import Secretive
@@ -48,7 +49,7 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     @property
     def identity(self) -> bytes:
         """By which the launcher knows this site, and no earlier one of its number."""
-        return site_identity(self.site, self.life)
+        return secret_identity(Address("site", self.site), self.life, self.pair)
 
     @property
     def called(self) -> str:
@@ -69,11 +70,6 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
         """The config and what was handed over, as a site reads them."""
         data = msgspec.msgpack.encode(self)
         return len(data).to_bytes(8, "big") + data + handed
-
-
-def site_identity(number: int, life: int) -> bytes:
-    """What a site calls itself on its line: one that replaces a lost one has another name than that."""
-    return f"site/{number}{f'.{life}' if life else ''}".encode()
 
 
 class SiteMessage(msgspec.Struct, frozen=True, tag=True):

@@ -9,6 +9,7 @@ import zmq
 
 from covey.address import Address
 from covey.engines.process.contacts import Contacts
+from covey.engines.process.control_lines import secret_identity
 from covey.engines.transport.keys import LAUNCHER
 from covey.engines.transport.token import seal, unseal
 from covey.inference.replicas.replica_forks import ReplicaForks
@@ -55,11 +56,12 @@ def opened(
     line = context.socket(zmq.DEALER)
     line.ipv6 = True
     line.setsockopt(zmq.MAXMSGSIZE, MOST)
-    line.setsockopt(zmq.IDENTITY, f"{who.role}/{who.rank}".encode())
+    ring = contacts.key_ring(who)
+    line.setsockopt(zmq.IDENTITY, secret_identity(who, 0, ring.mine if ring else None))
     line.setsockopt(zmq.SNDHWM, 0)  # the front limits what is under way
     line.setsockopt(zmq.RCVHWM, 0)
     line.setsockopt(zmq.LINGER, 0)
-    if ring := contacts.key_ring(who):
+    if ring:
         ring.open(line, LAUNCHER)
     line.connect(endpoint)
     return line

@@ -55,6 +55,7 @@ class ReplicaSites:
                 return msgspec.msgpack.encode(work)
 
             self._processes.start(replica_host.ENTRY, pack)
+            self._names = [self._processes.identity(host) for host in range(len(self._processes.hosts))]
             self._processes.wait(lambda: set(self.hosts), self._hear_first)
             self._complete = True
         except BaseException as error:
@@ -81,7 +82,7 @@ class ReplicaSites:
         self._processes.begin()
 
     def tell(self, host: int, word: Down) -> None:
-        self._line.send_multipart([f"{HOST}/{host}".encode(), seal(self._processes.token, word)])
+        self._line.send_multipart([self._names[host], seal(self._processes.token, word)])
 
     def words(self) -> list[tuple[int, Up]]:
         """What hosts have said since the last time; never waits."""
@@ -138,10 +139,20 @@ class ReplicaSites:
         self.words()
 
     def _read(self, name: bytes, parts: Sequence[zmq.Frame]) -> tuple[int, Up]:
-        role, _, number = name.decode(errors="replace").partition("/")
-        if role != HOST or not number.isdigit() or int(number) >= len(self._processes.hosts) or len(parts) != 1:
+        if name not in self._names:
             raise WireError(f"{name[:40]!r} is not a host of this endpoint")
-        if other := self._processes.impostor(parts[0], int(number)):
+        number = self._names.index(name)
+        if len(parts) != 1:
+            raise WireError(f"host {number} sent a message that hosts do not send")
+        if other := self._processes.impostor(parts[0], number):
             raise WireError(f"{other} speaks in the name of host {number}")
-        self._connected[int(parts[0].get(zmq.SRCFD))] = int(number)
-        return int(number), unseal(self._processes.token, parts[0].bytes, up)
+        word = unseal(self._processes.token, parts[0].bytes, up)
+        self._came_over(int(parts[0].get(zmq.SRCFD)), number)
+        return number, word
+
+    def _came_over(self, file: int, host: int) -> None:
+        """A host that speaks over another connection has lost its old one, even if that seems to be open."""
+        if self._connected.get(file) != host:
+            for old in [one for one, other in self._connected.items() if other == host]:
+                self._connection_broke(old)
+            self._connected[file] = host
