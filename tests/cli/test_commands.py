@@ -11,7 +11,8 @@ from covey.cli import app
 from tests.cli.conftest import Calls
 
 
-def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
+@pytest.mark.parametrize("spelling", ["--spot-trace", "--trace"])
+def test_run_passes_every_flag(runner: CliRunner, calls: Calls, spelling: str) -> None:
     flags = (
         "--strategy ssp(bound=2) --workers 3 --servers 2 --replicas 2 --engine local --epochs 4 --until accuracy:0.9 "
         "--scores 2 --seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
@@ -19,7 +20,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls) -> None:
         "--register digits --store kept_models "
         "--preparers 3 --link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
     )
-    trace = ["--spot-trace", "examples/spot.csv"]
+    trace = [spelling, "examples/spot.csv"]
     shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s", *trace])
     assert shown.exit_code == 0, shown.output
     expected = {

@@ -24,11 +24,13 @@ RUN, BUDGET, KEEP, HOSTS, OUTPUT = "What to run", "When to stop", "What to keep"
 
 def flag(
     name: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None,
-    parser: Callable[[str], Any] | None = None,
+    parser: Callable[[str], Any] | None = None, also: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
-    """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key."""
+    """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key, and
+    `also` are other spellings of its name.
+    """
     return typer.Option(
-        name, metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered, parser=parser
+        name, *also, metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered, parser=parser
     )
 
 
@@ -81,8 +83,12 @@ Faults = Annotated[
 ]
 
 SpotTrace = Annotated[
-    Path | None, flag("--spot-trace", "FILE", "When machines of workers arrive and depart (see docs/elastic.md).", KEEP)
-]
+    Path | None,
+    flag(
+        "--spot-trace", "FILE", "When machines of workers arrive and depart (see docs/elastic.md).", KEEP,
+        also=("--trace",),
+    ),
+]  # fmt: skip
 
 Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
 

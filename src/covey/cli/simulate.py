@@ -30,8 +30,12 @@ Faults = Annotated[
     ),
 ]  # fmt: skip
 SpotTrace = Annotated[
-    Path | None, flag("--spot-trace", "FILE", "When machines of workers arrive and depart (docs/elastic.md).", CLUSTER)
-]
+    Path | None,
+    flag(
+        "--spot-trace", "FILE", "When machines of workers arrive and depart (docs/elastic.md).", CLUSTER,
+        also=("--trace",),
+    ),
+]  # fmt: skip
 TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
 
 

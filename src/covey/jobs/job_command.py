@@ -21,6 +21,7 @@ SCHEMA = "covey.job/1"
 COMMANDS = ("run", "launch", "compare", "simulate", "tune")
 OWN = (
     "--checkpoint", "--every", "--resume", "--runs", "--no-record", "--standby", "--keeper", "--faults", "--spot-trace",
+    "--trace",
 )  # fmt: skip
 LENGTHS = ("--epochs", "--steps")
 UNLIKE = (*LENGTHS, "--workers", "--seed", "--save", "--json", "--report")  # options that change no speed of one worker
