@@ -17,7 +17,7 @@ from covey.engines.cluster.cluster_keys import ClusterKeys
 from covey.engines.cluster.gate import SiteGate
 from covey.engines.cluster.site_messages import LeaveRun, SitesReached, Upward
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.control_lines import line_identity
+from covey.engines.process.line_identity import line_identity
 from covey.engines.transport.keys import LAUNCHER, KeyRing
 from covey.engines.transport.token import seal, unseal
 from covey.inference.sites.relay_words import HOST, HostBeat, RenewHost, down, works

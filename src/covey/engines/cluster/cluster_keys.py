@@ -9,7 +9,7 @@ import zmq
 
 from covey.engines.cluster.memory_broker import new_secret
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.control_lines import secret_identity
+from covey.engines.process.line_identity import secret_identity
 from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyChecker, KeyRing, Pair, new_pair
 from covey.engines.transport.token import new_token
 from covey.message import Address

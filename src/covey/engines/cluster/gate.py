@@ -8,7 +8,8 @@ import zmq
 
 from covey.engines.cluster.cluster_keys import ClusterKeys
 from covey.engines.cluster.site_messages import Downward, LeaveRun, Upward, upward
-from covey.engines.process.control_lines import AT_ONCE, MOST_UP, line_identity
+from covey.engines.process.control_lines import AT_ONCE, MOST_UP
+from covey.engines.process.line_identity import line_identity
 from covey.engines.process.liveness import STALL, Silence
 from covey.engines.transport.keys import ConnectionGuard
 from covey.engines.transport.refusals import Refusals

@@ -10,7 +10,7 @@ import msgspec
 from covey.address import Address
 from covey.decoding import WireFormat
 from covey.engines.cluster.this_host import HostIdentity
-from covey.engines.process.control_lines import secret_identity
+from covey.engines.process.line_identity import secret_identity
 from covey.engines.process.liveness import STALL
 from covey.engines.transport.keys import Pair
 from covey.engines.transport.secretive import Secretive

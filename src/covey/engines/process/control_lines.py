@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 import zmq
 
 from covey.engines.process import control
-from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyRing, Pair, private
+from covey.engines.process.line_identity import line_identity
+from covey.engines.transport.keys import LAUNCHER, ConnectionGuard, KeyRing, private
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.token import NONE, seal, unseal
 from covey.errors import WireError
@@ -20,17 +20,6 @@ MOST_UP, MOST_DOWN = 1 << 20, 16 << 20  # bytes of a word; ZeroMQ refuses more b
 AT_ONCE = 1000  # messages received in one go, so that many of them do not keep the launcher from its other work
 CONFESS_EVERY = 0.2  # seconds
 LISTEN = 100  # milliseconds after which a waiting role wakes up for a moment
-
-
-def line_identity(who: Address, life: int = 0) -> bytes:
-    """What a role calls itself on its line to the launcher, in each of its lives."""
-    return f"{who.role}/{who.rank}{f'.{life}' if life else ''}".encode()
-
-
-def secret_identity(who: Address, life: int, pair: Pair | None) -> bytes:
-    """The same for a link that its owner may take over from itself: with a key, only it and the launcher know this."""
-    name = line_identity(who, life)
-    return name + b"-" + hmac.digest(pair.secret.encode(), name, "sha256")[:16].hex().encode() if pair else name
 
 
 class RoleLine:

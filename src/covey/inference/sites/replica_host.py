@@ -9,7 +9,7 @@ import zmq
 
 from covey.address import Address
 from covey.engines.process.contacts import Contacts
-from covey.engines.process.control_lines import secret_identity
+from covey.engines.process.line_identity import secret_identity
 from covey.engines.transport.keys import LAUNCHER
 from covey.engines.transport.token import seal, unseal
 from covey.inference.replicas.replica_forks import ReplicaForks
