@@ -47,12 +47,16 @@ class OneSite:
         self.numbers = count(1)
 
     def line(self, endpoint: str, who: Address, identity: bytes) -> zmq.Socket[bytes]:
+        line = self.unconnected(who, identity)
+        line.connect(endpoint)
+        return line
+
+    def unconnected(self, who: Address, identity: bytes) -> zmq.Socket[bytes]:
         line = self.context.socket(zmq.DEALER)
         line.setsockopt(zmq.IDENTITY, identity)
         public, pair = self.keys.of_site(who)
         if pair:
             KeyRing(pair, {LAUNCHER: public}).open(line, LAUNCHER)
-        line.connect(endpoint)
         return line
 
     def hears(self, line: zmq.Socket[bytes]) -> None:
@@ -93,8 +97,9 @@ def test_nobody_else_takes_over_the_link_of_a_site(context: zmq.Context[zmq.Sock
     site = OneSite(context, insecure)
     line = site.line(site.gate.endpoint, SITE, site.keys.identity(SITE))
     site.hears(line)
-    other = site.line(site.gate.endpoint, ROLE, line_identity(SITE) if not insecure else site.keys.identity(SITE))
-    came = other.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    other = site.unconnected(ROLE, line_identity(SITE) if not insecure else site.keys.identity(SITE))
+    came = other.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)  # before it connects, or it may come too late
+    other.connect(site.gate.endpoint)
     other.send(seal(site.keys.token, SitesReached([0])))
     until(lambda: (site.look(), came.poll(0) and (insecure or site.guard.refusals.total))[1])
     site.gate.tell(0, LeaveRun(True, ""))

@@ -76,11 +76,8 @@ def matrix(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Form:
 
 
 def normal(like: Form, seed: int = 0, scale: float = 0.1) -> Vector:
-    """The same numbers on every processor: in single precision their last bits depend on its vector instructions, and a
-    last bit decides how a number is rounded to half precision.
-    """
     chance = torch.Generator().manual_seed(seed)
-    return like.like.map(lambda p: (scale * torch.randn(p.shape, generator=chance, dtype=torch.float64)).to(p.dtype))
+    return like.like.map(lambda p: (scale * torch.randn(p.shape, generator=chance)).to(p.dtype))
 
 
 def whole(vector: Vector) -> torch.Tensor:

@@ -76,12 +76,8 @@ class WishFlags(options.FlagGroup):
     once: Annotated[bool, flag("--exactly-once", "", "Every sample must count once in each epoch.", WISHES)] = False
     spot: Annotated[bool, flag("--spot", "", "Machines may vanish.", WISHES)] = False
     spot_trace: Annotated[
-        Path | None,
-        flag(
-            "--spot-trace", "FILE", "Machines vanish as this file says: weigh prices and time.", WISHES,
-            also=("--trace",),
-        ),
-    ] = None  # fmt: skip
+        Path | None, flag("--spot-trace --trace", "FILE", "Machines vanish as this says: weigh prices, time.", WISHES)
+    ] = None
     model_parallel: Annotated[
         bool, flag("--model-parallel", "", "Also show the fastest layouts of a model that is divided.", WISHES)
     ] = False

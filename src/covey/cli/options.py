@@ -23,15 +23,14 @@ RUN, BUDGET, KEEP, HOSTS, OUTPUT = "What to run", "When to stop", "What to keep"
 
 
 def flag(
-    name: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None,
-    parser: Callable[[str], Any] | None = None, also: tuple[str, ...] = (),
+    names: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None,
+    parser: Callable[[str], Any] | None = None,
 ) -> Any:  # fmt: skip
-    """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key, and
-    `also` are other spellings of its name.
-    """
+    """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key."""
     return typer.Option(
-        name, *also, metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered, parser=parser
-    )
+        *names.split(), metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered,
+        parser=parser,
+    )  # fmt: skip
 
 
 Task = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and the name of its covey.Task.")]
@@ -83,12 +82,8 @@ Faults = Annotated[
 ]
 
 SpotTrace = Annotated[
-    Path | None,
-    flag(
-        "--spot-trace", "FILE", "When machines of workers arrive and depart (see docs/elastic.md).", KEEP,
-        also=("--trace",),
-    ),
-]  # fmt: skip
+    Path | None, flag("--spot-trace --trace", "FILE", "When machines of workers come and go (docs/elastic.md).", KEEP)
+]
 
 Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
 

@@ -30,12 +30,8 @@ Faults = Annotated[
     ),
 ]  # fmt: skip
 SpotTrace = Annotated[
-    Path | None,
-    flag(
-        "--spot-trace", "FILE", "When machines of workers arrive and depart (docs/elastic.md).", CLUSTER,
-        also=("--trace",),
-    ),
-]  # fmt: skip
+    Path | None, flag("--spot-trace --trace", "FILE", "When workers' machines come and go (docs/elastic.md).", CLUSTER)
+]
 TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
 
 
