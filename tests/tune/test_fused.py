@@ -19,14 +19,16 @@ import covey, torch
 from torch import nn
 x = torch.randn(256, 8, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()
-def task(rate=0.1, width=8, momentum=0.9, decay=0.0, adam=False, dropout=0.0):
+def doubled(out, y):
+    return 2 * nn.functional.cross_entropy(out, y)
+def task(rate=0.1, width=8, momentum=0.9, decay=0.0, adam=False, dropout=0.0, dampening=0.0, double=False):
     layers = [nn.Dropout(dropout)] if dropout else []
     kind = torch.optim.Adam if adam else torch.optim.SGD
-    more = {} if adam else {"momentum": momentum, "weight_decay": decay}
+    more = {} if adam else {"momentum": momentum, "weight_decay": decay, "dampening": dampening}
     return covey.Task(
         model=lambda: nn.Sequential(nn.Linear(8, width), nn.ReLU(), *layers, nn.Linear(width, 2)), data=(x, y),
         optimizer=lambda params: kind(params, lr=rate, **more),
-        loss=nn.functional.cross_entropy, batch_size=24, evaluate=covey.accuracy((x, y)),
+        loss=doubled if double else nn.functional.cross_entropy, batch_size=24, evaluate=covey.accuracy((x, y)),
     )
 """
 
@@ -44,15 +46,21 @@ def segments(folder: Path, *tasks: str, until: int = 2, **more: object) -> list[
     return found
 
 
-TASKS = ("rate=0.1", "rate=0.01, momentum=0.5", "rate=0.03, decay=0.01", "rate=0.05, momentum=0.0")
+TASKS = (
+    "rate=0.1", "rate=0.01, momentum=0.5", "rate=0.03, decay=0.01", "rate=0.05, momentum=0.0",
+    "rate=0.1, dampening=0.5", "rate=0.05, momentum=0.0, dampening=0.5",
+)  # fmt: skip
 
 
 def test_fused_values_are_those_of_separate_runs(tmp_path: Path) -> None:
-    """Also after a pause, with other momenta and decays, and with a batch that is not full."""
+    """Also after a pause, with other momenta and decays, and with a batch that is not full.
+
+    SGD does not dampen its first step, nor any where there is no momentum.
+    """
     together = segments(tmp_path, *TASKS)
     module = import_file(tmp_path / "task.py")
     first = list(train_together(together, module, "task"))
-    assert [one.fused for one in first] == [None] * 4 and all(not one.failure for one in first)
+    assert [one.fused for one in first] == [None] * len(TASKS) and all(not one.failure for one in first)
     later = segments(tmp_path, *TASKS, until=4, resumes=True, begun=2)
     done = {one.trial: one for one in train_together(later, module, "task")}
     for number, segment in enumerate(segments(tmp_path, *TASKS, until=4)):
@@ -93,11 +101,12 @@ def test_other_strategies_and_workers_are_trained_alone(tmp_path: Path) -> None:
         assert fusable(Segment(**{**_fields(segment), **change}), task) is None
 
 
-def test_other_shapes_are_other_groups(tmp_path: Path) -> None:
+def test_other_shapes_and_losses_are_other_groups(tmp_path: Path) -> None:
     from covey.task import load_task
 
-    parts = [fusable(one, load_task(one.task)) for one in segments(tmp_path, "width=8", "width=16", "rate=0.5")]
-    assert isinstance(parts[0], Fusable) and parts[0].like(parts[2]) and not parts[0].like(parts[1])
+    asked = segments(tmp_path, "width=8", "width=16", "rate=0.5", "double=true")
+    parts = [fusable(one, load_task(one.task)) for one in asked]
+    assert isinstance(parts[0], Fusable) and [parts[0].like(one) for one in parts[1:]] == [False, True, False]
 
 
 def test_measuring_leaves_the_models_as_they_were(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def test_a_study_goes_on_where_it_stopped(
     whole = search(file, trials=6, folder=tmp_path / "kept")
     assert len(whole.trials) == 6 and whole.stopped == "trials" and all(row.curve for row in whole.trials)
     assert {row.status for row in whole.trials} == {"paused", "finished"}
+    assert len({row.point["rate"] for row in whole.trials}) == 6, "what was drawn before is not drawn again"
     again = search(file, trials=6, folder=tmp_path / "kept")
     assert again.earlier == again.samples == whole.samples > whole.earlier
     assert [(row.point, row.curve) for row in again.trials] == [(row.point, row.curve) for row in whole.trials]
@@ -196,6 +197,21 @@ def test_a_study_goes_on_where_it_stopped(
     assert len([one for one in kept.trials if one.state.name != "FAIL"]) == 6 and kept.best_value == max(finished)
     with pytest.raises(PlanError, match="holds another study .*epochs 4, now 5"):
         search(file, trials=6, epochs=5, folder=tmp_path / "kept")
+
+
+@pytest.mark.parametrize(("trials", "slots", "groups"), [(4, 2, [2, 2]), (5, 2, [3, 2]), (18, 1, [16, 2])])
+def test_trials_that_may_be_fused_are_divided_among_the_slots(
+    file: str, monkeypatch: pytest.MonkeyPatch, trials: int, slots: int, groups: list[int]
+) -> None:
+    class Watched(TrialsHere):
+        def start(self, segments: Sequence[Segment]) -> None:
+            together.append(len(segments))
+            self.done += [SegmentOutcome(trial=one.trial, curve=[(1, 0.5)], samples=1, seconds=1.0) for one in segments]
+
+    together: list[int] = []
+    monkeypatch.setattr(studying, "pool_of", lambda engine: Watched())
+    search(file, policy="random", trials=trials, slots=slots, epochs=1, fuse="always")
+    assert together == groups
 
 
 def test_two_studies_do_not_share_a_folder(file: str, tmp_path: Path) -> None:
@@ -212,6 +228,17 @@ def test_the_record_shows_the_study_and_its_trials(here: None, file: str, tmp_pa
     assert record.verdict == found.verdict and record.history[-1]["accuracy"] == found.trials[found.best].curve[-1][1]
     assert {run.facts.run.task.partition("(")[0] for run in record.inside()} == {f"{file}:task"}
     assert json.loads((record.path / "result.json").read_text())["best"] == found.best
+
+
+def test_of_a_loss_less_is_better_also_to_the_sampler(here: None, file: str, tmp_path: Path) -> None:
+    import optuna
+
+    found = search(file, metric="loss", policy="random", trials=2, epochs=1, folder=tmp_path / "kept", sampler="tpe")
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "kept" / "optuna.log"))
+    )
+    kept = optuna.load_study(study_name=NAME, storage=storage)
+    assert kept.direction.name == "MINIMIZE" and kept.best_trial.number == found.best
 
 
 def test_pbt_goes_on_from_the_weights_of_the_best(here: None, file: str) -> None:

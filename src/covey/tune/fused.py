@@ -154,6 +154,8 @@ class FusedTraining:
             self.params = {name: torch.stack([one[f"p.{name}"] for one in kept]) for name in self.params}
             self.momenta = {name: torch.stack([one[f"m.{name}"] for one in kept]) for name in self.params}
         groups = [one.task.optimizer(iter(list(one.model.named_parameters()))).param_groups[0] for one in group]
+        for one in groups:
+            one["dampening"] *= bool(one["momentum"])  # SGD dampens its momentum only
         self.settings = {name: self._each([float(one[name]) for one in groups]) for name in SETTINGS}
         self.traced: dict[tuple[torch.Size, torch.Size], Callable[..., Any]] = {}
         loss = self.task.loss

@@ -88,9 +88,10 @@ class RunningStudy:
 
     def _fill(self) -> None:
         """Give every free slot something to do, as the policy decides: one trial, or several that may be fused."""
+        width = self._width()
         while len(self.busy) < self.asked.limits.slots:
             together: list[TrialRow] = []
-            while len(together) < self._width() and (move := self._decided()):
+            while len(together) < width and (move := self._decided()):
                 together.append(self._moved(move))
                 together[-1].status = "running"
             if not together:
