@@ -99,6 +99,17 @@ def test_jobs_take_turns(policy: str) -> None:
     assert all(set().union(*ran[turn : turn + 3]) == set(names) for turn in range(7))
 
 
+def test_whoever_has_waited_longest_comes_next_not_whoever_came_first() -> None:
+    ran, waits = job("ran", most=1, arrived=0.0, since=990.0), job("waits", most=1, arrived=50.0, since=950.0)
+    assert fair(cluster(ran, waits, slots=1)).workers == {"waits": 1}
+
+
+def test_the_next_decision_is_due_when_the_first_slice_is_over() -> None:
+    jobs = (job("a", workers=1, since=950.0), job("b", workers=1, since=990.0), job("c", since=945.0))
+    assert cluster(*jobs, now=1000.0, slice=60.0).next_decision == 1010.0, "who waits has no slice"
+    assert cluster(jobs[2], now=1000.0, slice=60.0).next_decision == 1060.0
+
+
 def test_gandiva_packs_where_it_pays_and_undoes_what_loses() -> None:
     jobs = job("a", most=1, workers=1), job("b", most=1), job("c", least=2, most=2)
     ab = frozenset(("a", "b"))
@@ -124,6 +135,18 @@ def test_optimus_fits_the_curve_and_newer_points_count_more() -> None:
     errors = [abs(1 / (b0 * k + b1) + b2 - loss) for k, loss in bent]
     assert max(errors[20:]) < 0.08, "0.14 if all points counted the same"
     assert optimus_curve(exact[:3]) is None and samples_to_converge(exact[:3], 0.0) is None
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_optimus_fits_a_noisy_curve_about_as_well_as_the_true_one_does(seed: int) -> None:
+    """An error of 1 / loss counts as one of the loss: squared, the fourth power of what is above the floor."""
+    chance = Random(seed)
+
+    def error(b0: float, b1: float, b2: float) -> float:
+        return sum(4 ** ((k - 1) // 8) * (1 / (b0 * k + b1) + b2 - loss) ** 2 for k, loss in noisy)
+
+    noisy = tuple((float(k), 1 / (0.3 * k + 0.1) + 0.2 + chance.gauss(0, 0.005)) for k in range(1, 25))
+    assert error(*(optimus_curve(noisy) or (0, 1, 0))) < 1.2 * error(0.3, 0.1, 0.2)
 
 
 def test_optimus_knows_when_a_job_will_have_converged() -> None:

@@ -66,6 +66,8 @@ def test_candidates_are_all_points_or_as_many_as_wanted_and_the_same_with_one_se
     for point in found:
         assert 1e-4 <= point["rate"] <= 1 and point["size"] in range(1, 10) and point["deep"] in range(1, 65)
     assert 15 < sum(point["rate"] < 1e-2 for point in found) < 35, "equal chances for equal ratios"
+    ends = parse_space("deep=logint(1, 2), rate=uniform(0, 1)")
+    assert {point["deep"] for point in candidates(ends, 20, 0)} == {1, 2}, "also the highest number"
     with pytest.raises(PlanError, match="at most 1000 points for each task, not 1001"):
         candidates(many, 1001, 0)
 
@@ -98,6 +100,19 @@ def test_every_task_has_a_first_trial_then_the_one_that_may_gain_most() -> None:
     assert choice.next()[0] == 0  # type: ignore[index]
     well_known.open = False
     assert choice.next() is None
+
+
+def test_the_unit_of_scores_decides_nothing() -> None:
+    """Whether a task may gain by what is expected, or by what is not known, is compared in shares of their spread."""
+    space, flat = parse_space("rate=uniform(0, 1)"), dict.fromkeys((0, 1, 2, 6, 7, 8), 0.0)
+
+    def chosen(unit: float) -> tuple[int, int] | None:
+        choice = ModelChoice([TenantTrials(space, [{"rate": at / 8} for at in range(9)]) for _ in range(2)], EaseMl())
+        choice.tenants[0].scores = {at: unit * score for at, score in (flat | {3: 1.0, 5: 1.0}).items()}
+        choice.tenants[1].scores = {4: unit}
+        return choice.next()
+
+    assert chosen(1e-4) == chosen(1.0) == chosen(1e4)
 
 
 def test_a_score_that_no_float_can_square_is_as_a_trial_that_failed() -> None:
