@@ -22,6 +22,7 @@ from covey.jobs.job_command import attempt_words, job_request
 from covey.jobs.job_folder import JobFolder, ServedCluster
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, known_jobs
 from covey.jobs.job_progress import JobProgress
+from covey.observe.facts import RecordFacts, RunFacts
 from covey.observe.journal import JournalMoment
 from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.job_view import JobsView
@@ -389,6 +390,7 @@ def test_without_its_log_a_head_runs_nothing_twice(folder: JobFolder) -> None:
             (folder.path / name / "attempt-1.end").write_text('{"code":130}')
             (folder.path / name / "attempt-2.end").write_text(json.dumps({"code": code}))
     folder.ask_to_stop("0004")
+    assert [known_jobs(folder)[name].status for name in ("0003", "0004")] == ["suspended", "stopped"], "also for a list"
     head = head_of(folder, slots=8)
     head.attempts.alive.add("0005")
     head.look()
@@ -474,6 +476,19 @@ def test_what_packed_jobs_do_is_not_what_each_does_alone() -> None:
     assert known.rate == 100 and not known.speeds
     known._take(moments, job, packed=False)
     assert known.speeds == {2: 100.0}
+
+
+def test_how_long_a_job_is_counts_the_batches_of_all_of_its_workers() -> None:
+    known = JobProgress()
+    known._know(facts_of(settings={"steps": [5, 4], "batch_size": 8}))
+    assert known.total == 72.0
+    known._know(facts_of(settings={"steps": None, "batch_size": 8, "until": "loss<=1"}))
+    assert known.total == 72.0 and known.converges, "a start that does not say so changes nothing"
+
+
+def facts_of(settings: dict[str, object]) -> RecordFacts:
+    run = RunFacts(task="train.py", strategy="bsp", taxonomy={}, engine="local", workers=2, settings=settings)
+    return RecordFacts(schema="covey.record/1", id="a", began="", run=run)
 
 
 def test_a_job_was_first_started_when_it_was_started_first() -> None:
