@@ -147,6 +147,24 @@ def test_a_file_of_weights_needs_its_task_and_must_fit_it(tmp_path: Path) -> Non
         load(ModelPlace(file=str(tmp_path / "none.safetensors"), task=task))
 
 
+DROPOUT = """
+import covey, torch
+from torch import nn
+task = covey.Task(
+    model=lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), data=(torch.ones(8, 4), torch.zeros(8, 2)),
+    loss=nn.functional.mse_loss, optimizer=lambda params: torch.optim.SGD(params, lr=0.1), batch_size=4,
+)
+"""
+
+
+def test_a_served_file_computes_without_dropout(tmp_path: Path) -> None:
+    file, task = tmp_path / "model.safetensors", tmp_path / "task.py"
+    task.write_text(DROPOUT)
+    save_file({"1.weight": torch.ones(2, 4), "1.bias": torch.zeros(2)}, file)
+    model = load(ModelPlace(file=str(file), task=str(task)))
+    assert torch.equal(model(torch.ones(64, 4)), torch.full((64, 2), 4.0))
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -176,6 +176,16 @@ def desk_of(requests: int, size: int, **more: float) -> tuple[RequestDesk, Addre
     return desk, who
 
 
+def test_replicas_of_a_version_that_is_withdrawn_end_when_it_has_answered_all() -> None:
+    desk, who = desk_of(1, 1)
+    desk.closed = True
+    assert desk.retired() == [], "a request waits"
+    ((_, batch),) = desk.batches(0.0)
+    assert desk.retired() == [], "and is computed"
+    desk.take(AnsweredBatch(batch.number, batch.rows, sender=who), 0.1)
+    assert desk.retired() == [who] and desk.retired() == []
+
+
 def test_requests_of_a_lost_replica_come_first_and_each_alone() -> None:
     desk, who = desk_of(5, 2)
     ((_, batch),) = desk.batches(0.0)

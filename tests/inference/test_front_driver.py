@@ -9,9 +9,36 @@ import torch
 from covey.inference.front_driver import FrontDriver
 from covey.inference.messages import AnsweredBatch, ReplicaReady, RequestBatch
 from covey.inference.request_desk import FrontSettings
+from covey.inference.versions.bandit import Exp4
 from covey.message import Address, Message
 
 REPLICA = Address("replica", 0)
+
+
+def test_a_deadline_that_comes_before_the_one_that_is_waited_for_is_kept() -> None:
+    """Version 1 never answers: after 50 ms clients have the answer of version 0, and the front waits for the deadline
+    of what version 1 has. Then somebody asks again."""
+
+    async def seconds() -> list[float]:
+        clock, found = asyncio.get_running_loop(), list[float]()
+
+        def send(to: Address, message: Message) -> None:
+            if to == REPLICA and isinstance(message, RequestBatch):
+                clock.call_soon(driver.deliver, AnsweredBatch(message.number, message.rows, sender=to))
+
+        driver = FrontDriver(FrontSettings(objective=5.0, deadline=5.0), send, choice=Exp4(2, patience=0.05))
+        try:
+            for rank in (0, 1):
+                driver.deliver(ReplicaReady(sender=Address("replica", rank)))
+            for _ in range(2):
+                begun = clock.time()
+                assert (await driver.ask(torch.ones(2))).status == 200
+                found.append(clock.time() - begun)
+            return found
+        finally:
+            driver.close()
+
+    assert max(asyncio.run(seconds())) < 3.0
 
 
 def test_requests_that_come_at_once_are_one_batch() -> None:

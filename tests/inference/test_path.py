@@ -43,6 +43,14 @@ def test_requests_that_come_while_the_front_is_busy_are_one_batch() -> None:
     assert [size for _, size in service.batches] == [1, 2]
 
 
+def test_each_request_of_a_batch_costs_a_replica() -> None:
+    """The second batch has two: 1 ms, and 2 ms for each."""
+    costs = PathCosts(request=0.0, batch=0.0, replica=1e-3, row=2e-3)
+    service = VirtualService(SETTINGS, 1, lambda n: 0.0, path=costs)
+    assert seconds(service, 0.0, 1e-3, 2e-3) == pytest.approx([3e-3, 7e-3, 6e-3])
+    assert [size for _, size in service.batches] == [1, 2]
+
+
 def test_a_process_that_waits_takes_a_moment_to_wake_up() -> None:
     """The front, the replica and its thread, that again, the front again, the client; a busy front needs none."""
     costs = PathCosts(request=0.0, batch=0.0, replica=0.0, wakes=(1e-3,))

@@ -100,3 +100,41 @@ def test_the_log_says_once_that_replicas_cannot_be_started(
 
     asyncio.run(stopped())
     assert [one.count("is not ready 0.1 s after its start") for one in told] == [0, 1, 1], told
+
+
+class FrailForks:
+    """Starts replicas that are ready, and lost as soon as the front has heard that."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def start(self, rank: int) -> socket.socket:
+        mine, replica = socket.socketpair()
+        replica.sendall(streamed(ReplicaReady(sender=Address("replica", rank))))
+        self.starts += 1
+        replica.close()
+        return mine
+
+    def end(self, rank: int) -> None:
+        return None
+
+    def close(self, gently: bool = False) -> None:
+        return None
+
+
+def test_a_replica_that_was_ready_each_time_is_replaced_however_often_it_is_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Three starts in a row that fail are enough, but not three losses in the life of a replica."""
+    forks = FrailForks()
+
+    async def lost() -> None:
+        pool = ReplicaPool([forks])  # type: ignore[list-item]
+        pool.start(0)
+        while pool.lost < 2 * replica_pool.TRIES:
+            assert not pool.failed.done()
+            await asyncio.sleep(0.01)
+        pool.close()
+
+    asyncio.run(asyncio.wait_for(lost(), 20))
+    assert forks.starts >= 2 * replica_pool.TRIES and "replica 0 is back after" in capsys.readouterr().err

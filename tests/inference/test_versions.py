@@ -237,6 +237,17 @@ def test_exp4_does_not_wait_for_a_version_that_is_slow() -> None:
     assert (late.answer.status, late.answer.version) == (200, 0) and late.answered == pytest.approx(1.001)
 
 
+def test_exp4_punishes_those_that_said_what_the_client_was_told_by_a_loss() -> None:
+    """Versions 0 and 1 say class 1, which the client is told; version 2 has said something else."""
+    choice, models = Exp4(3, 0.1), [voter(1), voter(1), voter(2)]
+    service = VirtualService(FRONT, 3, lambda n: 0.001, models, choice=choice)  # type: ignore[arg-type]
+    service.judge(0.5, service.request(0.0), loss=0.5)
+    service.request(1.0)
+    service.run()
+    punished = math.exp(-0.2 * 0.5)
+    assert choice.shares() == pytest.approx([one / (2 * punished + 1) for one in (punished, punished, 1.0)])
+
+
 def test_exp4_keeps_no_outputs_of_answers_that_feedback_may_come_for() -> None:
     choice, rng = Exp4(2, 0.1), Random(0)
     large = Vector([torch.arange(1000.0)])

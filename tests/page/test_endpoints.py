@@ -56,6 +56,9 @@ def test_an_endpoint_writes_how_it_is_doing_and_removes_that_at_its_end(tmp_path
     record = EndpointRecord(tmp_path, "http://[::1]:80", "digits:3", lambda: told(answers))
     record._before = (time.monotonic() - 2.0, 0)
     assert record.state().rate == pytest.approx(5.0, rel=0.5)
+    record._before = (time.monotonic() - 2.0, record._before[1])
+    answers["200"] = 12
+    assert record.state().rate == pytest.approx(1.0, rel=0.5), "those since it was last asked"
     page = WatchedEndpoints(tmp_path)
 
     async def served() -> None:

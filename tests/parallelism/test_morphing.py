@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 import covey
+from covey.checkpoint import CheckpointDirectory
 from covey.errors import CheckpointError, PeerLost, PlanError
 from covey.observe.result import Result
 from covey.parallelism.plan.fastest import fastest
@@ -152,8 +153,10 @@ def test_what_the_trace_says_of_the_time_after_the_end_does_not_happen(still: Re
 
 @pytest.mark.usefixtures("two_suffice")
 def test_a_spare_machine_whose_departure_leaves_too_few_ends_the_run(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
     with pytest.raises(PeerLost, match="at least 3"):
-        run("3:4", tmp_path, "100ms,0,depart,50ms\n1500ms,3,depart,\n")
+        run("3:4", tmp_path, "100ms,0,depart,50ms\n1500ms,3,depart,\n", checkpoint=kept, every="50ms")
+    assert CheckpointDirectory(kept).newest()[1].progress["seconds"] <= 1.5, "then, not after the last step"
 
 
 def layers(weights: int, sends: int) -> Profile:

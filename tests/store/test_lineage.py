@@ -179,6 +179,12 @@ def test_the_parent_is_the_newest_version_of_an_earlier_run(tmp_path: Path) -> N
     assert parent_of(store, runs) == "digits:1"
     assert parent_of(store, runs[:1]) == "", "a run is not its own parent"
     assert parent_of(store, []) == ""
+    for _ in range(2):
+        store.register("older", weights(3), origin("a"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covey.store.model_store.now", lambda: "2999-01-01T00:00:00Z")
+        store.register("newer", weights(4), origin("a"), {})
+    assert parent_of(store, runs) == "newer:1", "by the time, not by the number"
 
 
 class Numbers(Dataset[tuple[int, str]]):

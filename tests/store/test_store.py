@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,16 @@ def test_a_crash_in_the_middle_of_rm_forgets_the_version_and_keeps_the_others(
     register(tmp_path, "third", fill=9.0)
     store.remove(store.named("third"))
     assert len(files(tmp_path)) == 2, "collected with the next one"
+
+
+def test_rm_collects_what_an_interrupted_process_left_and_not_what_another_is_writing(tmp_path: Path) -> None:
+    first, store = register(tmp_path), ModelStore(tmp_path)
+    part = store.tensors.path(first.tensors["layer.weight"].hash).parent
+    for name, age in ((".covey-new", 60), (".covey-old", 2 * 86_400)):
+        (part / name).mkdir()
+        os.utime(part / name, (time.time() - age,) * 2)
+    store.remove(first)
+    assert [path.name for path in part.iterdir()] == [".covey-new"]
 
 
 def test_whoever_registers_while_files_are_collected_writes_them_again(
