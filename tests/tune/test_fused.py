@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
+import covey
 from covey.task.file import import_file
-from covey.tune.fused import Fusable, FusedTraining, fusable, train_together
+from covey.tune.fusable import Fusable, fusable
+from covey.tune.fused import FusedTraining, train_together
 from covey.tune.recorded import without_onednn
 from covey.tune.segment import Segment, train_segment
 
@@ -126,6 +130,31 @@ def test_a_diverged_trial_leaves_the_others_alone(tmp_path: Path) -> None:
         segments(tmp_path, "rate=1e30", "rate=0.05"), import_file_of(tmp_path), "task"
     )}  # fmt: skip
     assert found[0].failure.startswith("diverged") and not found[1].failure and found[1].curve[-1][1] > 0.7
+
+
+def test_a_trial_that_cannot_be_scored_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Some metrics raise over weights that are not finite."""
+    asked = segments(tmp_path, "rate=1e30", "rate=0.05")
+    module = import_file_of(tmp_path)
+    module.covey = SimpleNamespace(Task=covey.Task, accuracy=accuracy_of_finite)
+    found = {one.trial: one for one in train_together(asked, module, "task")}
+    assert "diverged" in found[0].failure and not found[1].failure and len(found[1].curve) == 2
+    module.covey.accuracy = lambda data: unscored
+    found = {one.trial: one for one in train_together(segments(tmp_path, "rate=0.1", "rate=0.05"), module, "task")}
+    assert "ValueError: no score" in found[0].failure and "ValueError: no score" in found[1].failure
+
+
+def accuracy_of_finite(data: tuple[Tensor, Tensor]) -> Callable[[nn.Module], dict[str, float]]:
+    def scored(model: nn.Module) -> dict[str, float]:
+        if not all(bool(p.isfinite().all()) for p in model.parameters()):
+            raise ValueError("not finite")
+        return covey.accuracy(data)(model)
+
+    return scored
+
+
+def unscored(model: nn.Module) -> dict[str, float]:
+    raise ValueError("no score")
 
 
 def import_file_of(folder: Path):  # type: ignore[no-untyped-def]

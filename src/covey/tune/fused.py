@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from covey.data.feed import Feed
@@ -23,57 +22,17 @@ from covey.model import build
 from covey.model.threads import one_thread
 from covey.names import task_name
 from covey.scoring import eval_mode
-from covey.task import Task
 from covey.task.file import task_of
 from covey.tune import fused_state
+from covey.tune.fusable import Fusable, fusable
 from covey.tune.recorded import recorded, without_onednn
-from covey.tune.segment import KEPT, MODEL, Segment, SegmentOutcome, failure_of, finite, told_epochs, train_segment
+from covey.tune.segment import MODEL, Segment, SegmentOutcome, failure_of, finite, told_epochs, train_segment
 
-ALIKE = ("bsp", "allreduce")  # strategies that with one worker are SGD
-STATE = "fused.safetensors"
 WORTH = 1.05  # times faster: below this, trials are trained one by one
 STEPS = 10  # that are measured, each way
 SETTINGS = ("lr", "momentum", "dampening", "weight_decay")
-PLAIN = ("maximize", "differentiable", "nesterov")  # settings of SGD that must be off
 
 Tensors = dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Fusable:
-    """A trial that can be trained together with others like it."""
-
-    segment: Segment
-    task: Task
-    model: nn.Module
-
-    def like(self, other: Fusable) -> bool:
-        """Whether both compute the same on the same batches, but for weights and settings of SGD."""
-        mine, theirs = self.task, other.task
-        shapes = [{name: p.shape for name, p in one.model.named_parameters()} for one in (self, other)]
-        same = mine.loss is theirs.loss and mine.batch_size == theirs.batch_size and shapes[0] == shapes[1]
-        return (
-            same and str(self.model) == str(other.model) and self.segment.until == other.segment.until
-            and self.begun == other.begun and _same_data(mine, theirs)
-        )  # fmt: skip
-
-    @property
-    def begun(self) -> int:
-        """Epochs that it has done."""
-        return self.curve[-1][0] if self.curve else 0
-
-    @property
-    def curve(self) -> fused_state.Curve:
-        """Its scores, up to where it was kept: a search that was interrupted may not have heard of the last ones."""
-        return fused_state.kept_curve(self.state, self.segment.curve) if self.kept else []
-
-    @property
-    def state(self) -> Path:
-        return Path(self.segment.folder) / KEPT / STATE
-
-    @property
-    def kept(self) -> bool:
-        return self.segment.resumes and self.state.is_file()
 
 
 def train_together(segments: Sequence[Segment], module: ModuleType, name: str) -> Iterator[SegmentOutcome]:
@@ -114,30 +73,6 @@ def _group(group: Sequence[Fusable]) -> Iterator[SegmentOutcome]:
         outcome = train_segment(one.segment, one.task)
         outcome.fused = ratio
         yield outcome
-
-
-def fusable(segment: Segment, task: Task) -> Fusable | None:
-    """The trial, if one pass over several computes what it would compute alone."""
-    if segment.resumes and not (Path(segment.folder) / KEPT / STATE).is_file():
-        return None  # it has begun alone
-    plain = segment.workers == 1 and segment.strategy in ALIKE and task.loss is not None
-    plain = plain and task.evaluate is not None and segment.metric != "loss"  # of training, which is a mean of steps
-    unusual = (
-        task.step, task.clip_norm, task.ema, task.scheduler, task.rate, task.device, task.sampler, task.collate_fn,
-        task.private,
-    )  # fmt: skip
-    if not plain or any(one is not None for one in unusual) or task.accumulate > 1 or task.compile or task.drop_last:
-        return None
-    if task.precision != "fp32" or not _columns(task):
-        return None
-    model = build.model(task, segment.seed)
-    optimizer = task.optimizer(iter(list(model.named_parameters())))
-    dropout = any(isinstance(one, nn.modules.dropout._DropoutNd) for one in model.modules())
-    if dropout or list(model.buffers()) or type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
-        return None
-    if any(optimizer.param_groups[0][name] for name in PLAIN) or not all(p.requires_grad for p in model.parameters()):
-        return None
-    return Fusable(segment, task, model)
 
 
 class FusedTraining:
@@ -248,19 +183,24 @@ class FusedTraining:
         began, samples = time.perf_counter(), build.shards(self.task, 1, self.seed).samples
         rows = [list(one.curve) for one in self.group]
         lost = [""] * len(self.group)
-        batches = self.batches(begun * self.steps)
+        batches, epochs = self.batches(begun * self.steps), begun  # which may be all, where a search was interrupted
         for epochs in range(begun + 1, segment.until + 1):
             for _ in range(self.steps):
                 losses = self.step(*next(batches))
             for number, one in enumerate(self.group):
-                rows[number].append((epochs, self._score(one, number)))
                 if not math.isfinite(float(losses[number])) and not lost[number]:
                     lost[number] = f"diverged: the loss is {float(losses[number])} after {told_epochs(epochs)}"
+                try:
+                    rows[number].append((epochs, self._score(one, number)))
+                except Exception as error:  # of the user's code, over weights that are not finite: the others go on
+                    lost[number] = lost[number] or failure_of(error)
+            if all(lost):
+                break
         self._keep(rows, lost)
         each = (time.perf_counter() - began) / len(self.group)
         for number, one in enumerate(self.group):
             yield SegmentOutcome(
-                trial=one.segment.trial, curve=rows[number], samples=samples * segment.until,
+                trial=one.segment.trial, curve=rows[number], samples=samples * epochs,
                 seconds=one.segment.seconds + each, failure=lost[number], fused=ratio,
             )  # fmt: skip
 
@@ -281,18 +221,3 @@ class FusedTraining:
             momenta = {f"m.{name}": value[number].contiguous() for name, value in self.momenta.items()}
             save_file(model, Path(one.segment.folder) / MODEL)
             fused_state.keep(one.state, {f"p.{name}": value for name, value in model.items()} | momenta, rows[number])
-
-
-def _columns(task: Task) -> tuple[Tensor, ...] | None:
-    """The data, if it is tensors of inputs and answers."""
-    data = task.dataset
-    columns = data.tensors if isinstance(data, torch.utils.data.TensorDataset) else data
-    if isinstance(columns, tuple) and len(columns) == 2 and all(isinstance(one, Tensor) for one in columns):
-        return columns
-    return None
-
-
-def _same_data(one: Task, other: Task) -> bool:
-    mine, theirs = _columns(one), _columns(other)
-    assert mine and theirs
-    return all(a is b or (a.shape == b.shape and torch.equal(a, b)) for a, b in zip(mine, theirs, strict=True))
