@@ -46,15 +46,16 @@ OURS = (
 )  # fmt: skip
 USUAL: Mapping[str, Sequence[str]] = {
     "10mbit": (
-        "DDP + PowerSGD 4", "local SGD 32", "Hivemind 32", "torchft LocalSGD 32", "allreduce + powersgd(rank=4)",
-        "local_sgd(period=8) + powersgd(rank=16)", f"{BLOCKS} + powersgd(rank=16)",
+        "DDP + PowerSGD 4", "local SGD 32", "Hivemind 32", "torchft LocalSGD 32", "torchft DiLoCo 32",
+        "allreduce + powersgd(rank=4)", "local_sgd(period=8) + powersgd(rank=16)", f"{BLOCKS} + powersgd(rank=16)",
     ),
     "100mbit": (
-        "DDP + PowerSGD 4", "local SGD 8", "local SGD 32", "torchft LocalSGD 32", "local_sgd(period=8)",
-        "local_sgd(period=8) + powersgd(rank=16)", f"{BLOCKS} + powersgd(rank=16)",
+        "DDP + PowerSGD 4", "local SGD 8", "local SGD 32", "torchft LocalSGD 32", "torchft DiLoCo 32",
+        "local_sgd(period=8)", "local_sgd(period=8) + powersgd(rank=16)", f"{BLOCKS} + powersgd(rank=16)",
     ),
     "1000mbit": (
-        "DDP", "local SGD 8", "local SGD 32", "torchft LocalSGD 32", "allreduce", "local_sgd(period=8)", BLOCKS,
+        "DDP", "local SGD 8", "local SGD 32", "torchft LocalSGD 32", "torchft DiLoCo 32", "allreduce",
+        "local_sgd(period=8)", BLOCKS,
     ),
     "1000mbit, one slow": ("DDP", "Hivemind 32", "easgd(period=8)", "asynchronous", "adpsgd"),
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""Runs that lose processes: covey beside torchrun and Ray Train, with the same model and the same optimizer."""
+"""Runs that lose processes: covey beside torchft, torchrun and Ray Train, with the same model and optimizer."""

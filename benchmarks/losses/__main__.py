@@ -1,6 +1,6 @@
 """How long does a run stand still when it loses a process? `python -m benchmarks.losses NAME [--kept FILE]`
 
-allreduce, bsp, torchrun, ray_train
+allreduce, bsp, torchft, torchft_fast, torchrun, ray_train
             50 kills: from the SIGKILL of a worker to the second step after it, with two workers
 goodput     12 minutes with a kill each: batches done, over what the calm half of each minute promises
 cost        20 pairs for each of allreduce and bsp: `2:4` against `4` workers, when nobody comes or goes
@@ -34,7 +34,7 @@ from benchmarks.kept import Kept
 from benchmarks.losses import noted
 from benchmarks.losses.figures import interval, median_gap, percentile, spread
 from benchmarks.losses.pieces import Pieces
-from benchmarks.losses.programs import PROGRAMS, TASK, Find, Program, role, run_of, running, wait_for
+from benchmarks.losses.programs import NEEDS, PROGRAMS, TASK, Find, Program, role, run_of, running, wait_for
 from benchmarks.losses.soak import soak
 
 CALM = 1.0  # seconds of steps before a kill
@@ -45,8 +45,8 @@ GIGABYTES = 3 * 4 * noted.WIDTH**2 / 1e9  # of parameters and two states of Adam
 
 def kills(name: str, pieces: Pieces) -> dict[str, Any]:
     """Seconds from a kill to the second step after it."""
-    if name == "ray_train" and not find_spec("pandas"):
-        return {"skipped": "Ray Train needs pandas"}
+    if (module := NEEDS.get(name)) and not find_spec(module):
+        return {"skipped": f"{name} needs {module}"}
     command, find = PROGRAMS[name]
     if pieces.lacks(name, 50):
         with running(*command) as program:

@@ -1,4 +1,4 @@
-"""Programs that lose processes: covey, torchrun and Ray Train, each in a process group of its own."""
+"""Programs that lose processes: covey, torchft, torchrun and Ray Train, each in a process group of its own."""
 
 from __future__ import annotations
 
@@ -125,12 +125,21 @@ def run_of(strategy: str, workers: str, *more: str, task: str = TASK) -> tuple[s
     )  # fmt: skip
 
 
+def torchft(heartbeat: int, patience: int) -> tuple[str, ...]:
+    """Milliseconds between heartbeats, and until a worker whose heartbeats are missing is left out."""
+    return ("-m", "benchmarks.losses.torchft_ddp", "--heartbeat", str(heartbeat), "--patience", str(patience))
+
+
 PROGRAMS: dict[str, tuple[tuple[str, ...], Find]] = {
     "allreduce": (run_of("allreduce", "1:2"), role("worker 1")),
     "bsp": (run_of("bsp", "1:2"), role("worker 1")),
+    "torchft": (torchft(heartbeat=100, patience=5000), member),  # its defaults
+    "torchft_fast": (torchft(heartbeat=10, patience=100), member),
     "torchrun": (
         ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "9999", "--monitor-interval", "0.1",
          "--standalone", "-m", "benchmarks.losses.elastic_ddp"), member,
     ),
     "ray_train": (("-m", "benchmarks.losses.ray_train"), member),
 }  # fmt: skip
+NEEDS = {"torchft": "torchft", "torchft_fast": "torchft", "ray_train": "pandas"}
+"""Modules without which a program cannot run."""

@@ -17,9 +17,8 @@ from benchmarks.peers.seat import Seat
 PATIENCE = timedelta(seconds=60)
 
 
-def manager(seat: Seat) -> Manager:
-    """Rank 0 keeps the lighthouse; nobody goes on without the others."""
-    store = TCPStore(seat.address, 0, is_master=True, wait_for_workers=False)
+def manager(seat: Seat, store: TCPStore) -> Manager:
+    """Rank 0 keeps the lighthouse; nobody goes on without the others, and all begin with the same weights."""
 
     def load(state: dict[str, Any]) -> None:
         seat.model.load_state_dict(state["model"])
@@ -30,6 +29,7 @@ def manager(seat: Seat) -> Manager:
         state_dict=lambda: {"model": seat.model.state_dict(), "optimizer": seat.optimizer.state_dict()},
         replica_id=f"host_{seat.rank}", rank=0, world_size=1, store_addr=seat.address, store_port=store.port,
         lighthouse_addr=seat.find("lighthouse"), hostname=seat.address, use_async_quorum=False, timeout=PATIENCE,
+        quorum_timeout=PATIENCE, init_sync=False,
     )  # fmt: skip
 
 
@@ -38,12 +38,13 @@ def main() -> None:
     if seat.rank == 0:
         lighthouse = LighthouseServer(bind=f"{seat.address}:29510", min_replicas=seat.size, join_timeout_ms=100)
         seat.leave("lighthouse", f"http://{seat.address}:{lighthouse.address().rpartition(':')[2]}")
-    period = int(seat.settings["period"])
+    store = TCPStore(seat.address, 0, is_master=True, wait_for_workers=False)  # its server ends with this object
+    managed, period = manager(seat, store), int(seat.settings["period"])
     if seat.settings.get("outer"):
         outer = torch.optim.SGD(seat.model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-        averaging = DiLoCo(manager(seat), [seat.model], seat.optimizer, outer, sync_every=period)
+        averaging = DiLoCo(managed, [seat.model], seat.optimizer, outer, sync_every=period)
     else:
-        averaging = LocalSGD(manager(seat), seat.model, seat.optimizer, sync_every=period)
+        averaging = LocalSGD(managed, seat.model, seat.optimizer, sync_every=period)
     with averaging:
         seat.ready()
         for step in count(1):

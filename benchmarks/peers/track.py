@@ -97,7 +97,7 @@ def course() -> Task:
 
 def race(peer: Peer, cell: Cell, seed: int, target: float, limit: float, python: str = sys.executable) -> Finish:
     """A peer on the hosts of a cell, until it reaches the target or has trained for so many seconds."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, _hosts(cell, peer.hosts) as (lab, nets, groups):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, hosts(cell, peer.hosts) as (lab, nets, groups):
         team = Team(Path(folder), lab, groups)
         addresses = [f"{nets.data}.{rank + 1}" for rank in range(peer.hosts)]
         try:
@@ -118,8 +118,8 @@ def race(peer: Peer, cell: Cell, seed: int, target: float, limit: float, python:
 
 
 @contextmanager
-def _hosts(cell: Cell, count: int) -> Iterator[tuple[Lab, Networks, list[Path]]]:
-    wanted = settings.read(count, {"rate": cell.rate, "hosts": count})
+def hosts(cell: Cell, count: int) -> Iterator[tuple[Lab, Networks, list[Path]]]:
+    wanted = settings.read(count, hosts=count, rate=cell.rate)
     with bare(wanted.rates) as (lab, nets):
         yield lab, nets, list(quota.make(str(lab.name), wanted.hosts, quota.groups()).values())
 
