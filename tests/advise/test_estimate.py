@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from covey.advise.estimate import Estimate, estimated
+from covey.advise.estimate import Estimate, estimated, spread
 
 
 def test_nine_of_ten_intervals_hold_the_truth() -> None:
@@ -25,6 +25,13 @@ def test_errors_of_factors_add_up_and_more_measurements_lessen_them() -> None:
     assert (Estimate(6.0, 0.3) / Estimate(3.0, 0.4)).value == 2.0
     assert estimated([1.0] * 9, 0.1).error < estimated([1.0], 0.1).error / 3
     assert estimated([1.0], 0.1).error == pytest.approx(0.1)
+
+
+def test_measurements_that_lie_apart_say_so() -> None:
+    assert spread([3.0], 0.1) == pytest.approx(0.1)
+    assert spread([3.0] * 5, 0.1) < 0.1 < spread([1.0, 2.0], 0.1) < spread([1.0, 2.0] * 9, 0.1)
+    chance = Random(0)
+    assert spread([math.exp(chance.gauss(0.0, 0.3)) for _ in range(500)], 0.05) == pytest.approx(0.3, rel=0.1)
 
 
 def test_of_two_estimates_the_surer_counts_more() -> None:

@@ -9,11 +9,12 @@ import pytest
 import covey
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
-from covey.advise.known import Known
-from covey.advise.real_steps import FEWEST, ROUNDS, SPEND, RealSteps, measure_best
+from covey.advise.known import Curve, Known
+from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, RealSteps, measure_best, to_spend
 from covey.advise.situation import look
+from covey.advise.trials.level import Level
 from covey.advise.trials.trial import SPEND as SPENT_ON_TRIALS
-from covey.advise.trials.trial import SimulatedTrials
+from covey.advise.trials.trial import SimulatedTrials, TrialOutcome
 from covey.errors import PlanError
 from covey.observe.step_time import recorded_step
 from covey.simulate import from_flags
@@ -26,6 +27,16 @@ def known(**flags: Any) -> Known:
     task = load_task(DIGITS)
     now = look(task, 2, from_flags(**flags))
     return Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)])
+
+
+def trained(samples: float, **flags: Any) -> Known:
+    """All took this many times the samples of one worker alone to the target, with three seeds."""
+    found = known(**flags)
+    found.level = Level(task=load_task(DIGITS), until="accuracy>=0.9", scores=8, samples=1000.0, seconds=1.0)
+    found.alone = [1000.0] * 3
+    for row in found.rows:
+        found.curves[row.candidate.mathematics] = Curve({turn: TrialOutcome(samples * 1000.0) for turn in range(3)})
+    return found
 
 
 class Rigged(RealSteps):
@@ -45,7 +56,7 @@ asked: list[tuple[str, int, int, int]] = []
 
 def test_the_best_eight_then_the_best_four_with_the_same_seeds() -> None:
     asked.clear()
-    found = known(compute="5ms")
+    found = trained(1.3, compute="5ms")
     measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
     for turn, (many, steps) in enumerate(ROUNDS):
         mine = [one for one in asked if one[3] == turn and one[1] == 2]
@@ -63,8 +74,42 @@ def test_who_is_surely_behind_is_not_measured_again() -> None:
             return 0.02 if workers == 1 or len([one for one in asked if one[1] == 2]) == 1 else 2.0
 
     asked.clear()
-    measure_best(known(compute="5ms"), Apart(task=DIGITS, engine="local", workers=2), lambda _: None)
-    assert {turn for *_, turn in asked} == {0}, "the first is far before the others"
+    measure_best(trained(1.0, compute="5ms"), Apart(task=DIGITS, engine="local", workers=2), lambda _: None)
+    again = {turn for _, workers, _, turn in asked if workers == 2}
+    assert again == {0}, "the first is far before the others, and before one worker alone"
+    assert len([one for one in asked if one[1] == 2]) == FIRSTS, "others are as far behind, as far as can be foreseen"
+
+
+def test_where_one_worker_alone_is_surely_faster_a_few_strategies_are_measured_once() -> None:
+    asked.clear()
+    found = trained(3.0, compute="5ms")
+    measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert [turn for _, workers, _, turn in asked if workers == 1] == [0, 1], "all are compared with it"
+    assert len([one for one in asked if one[1] == 2 and one[0] != "gosgd"]) == FIRSTS
+    assert all(found.relative(row).interval[0] > 1 for row in found.rows if row.real)
+
+
+def test_the_only_rival_of_one_worker_alone_is_measured_again() -> None:
+    class Close(Rigged):
+        def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+            super().measure("one", workers, steps, turn)
+            mine = [one for one in asked if one[1] == 2]
+            return 0.02 if workers == 1 else 0.04 if turn or len(mine) == 1 else 2.0
+
+    asked.clear()
+    measure_best(trained(1.0, compute="5ms"), Close(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert [one[3] for one in asked if one[1] == 2] == [0] * FIRSTS + [1, 2], "which of the two is first is not known"
+
+
+def test_steps_are_not_measured_again_where_little_is_known_of_samples() -> None:
+    asked.clear()
+    found = known(compute="5ms")
+    measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert {turn for _, workers, _, turn in asked if workers == 2} == {0}
+    row = next(row for row in found.rows if row.real)
+    before = found.relative(row).error
+    row.real, found.alone_real = row.real * 9, found.alone_real * 9
+    assert 0.9 * before < found.relative(row).error < before, "that would hardly have made the interval narrower"
 
 
 def test_what_was_not_measured_follows_what_was() -> None:
@@ -76,6 +121,18 @@ def test_what_was_not_measured_follows_what_was() -> None:
     assert found.step(first).error < before.error
 
 
+def test_real_steps_say_how_far_off_others_are() -> None:
+    found = known(compute="5ms")
+    rows, other = found.rows[:3], found.rows[3]
+    before = found.step(other).error
+    for row, factor in zip(rows, (0.5, 1.0, 2.0), strict=True):
+        row.real = [factor * row.step.seconds]
+    assert found.step(other).error > 2 * before, "steps took from half to twice as long as foreseen"
+    for row in rows:
+        row.real = [3 * row.step.seconds]
+    assert found.step(other).error < before, "all took three times as long"
+
+
 def test_slow_steps_are_fewer() -> None:
     asked.clear()
     real = type("Slow", (Rigged,), {"slow": 30.0})(task=DIGITS, engine="local", workers=2)
@@ -85,7 +142,7 @@ def test_slow_steps_are_fewer() -> None:
 
 def test_all_runs_together_compute_no_longer_than_what_is_to_spend() -> None:
     asked.clear()
-    measure_best(known(compute="50ms"), Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    measure_best(trained(1.3, compute="50ms"), Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
     assert {turn for *_, turn in asked} == {0, 1}
     assert 0.95 * SPEND <= sum(0.05 * workers * steps for _, workers, steps, _ in asked if workers > 1) <= 1.05 * SPEND
 
@@ -95,7 +152,7 @@ def test_what_real_steps_take_is_not_spent_on_trials() -> None:
     now = look(task, 2, from_flags(compute="20ms"))
     trials = SimulatedTrials(task, now, 0.02, until=0.0)
     advise(task, DIGITS, now, trials=trials, real=Rigged(task=DIGITS, engine="local", workers=2, until=0.0))
-    assert trials.spend == SPENT_ON_TRIALS - SPEND
+    assert trials.spend == SPENT_ON_TRIALS - to_spend(now) and SPEND < to_spend(now) < SPENT_ON_TRIALS
 
 
 def test_a_recording_tells_the_steps_of_the_mean_worker() -> None:

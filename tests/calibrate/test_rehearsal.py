@@ -12,8 +12,10 @@ import pytest
 import covey
 from covey.calibrate.rehearsal import (
     LEAST,
+    THOROUGH,
     TO_WORKERS,
     WITH_SERVER,
+    RehearsalTerms,
     corrected,
     delayed,
     foreseen,
@@ -79,6 +81,12 @@ def test_how_far_off_others_are_is_told(task: Task) -> None:
     assert off.error == pytest.approx(0.2, rel=0.1) and corrected(HERE, {}, partial(foreseen, task)) == HERE
 
 
+def test_what_was_fitted_does_not_say_how_far_off_others_are(task: Task) -> None:
+    real = steps(task, delayed(woken(HERE, 8e-4), 3e-4))
+    fitted = corrected(HERE, {spec: real[spec] for spec in (WITH_SERVER, TO_WORKERS)}, partial(foreseen, task))
+    assert fitted.machines[0].wake > 0 and fitted.error == HERE.error
+
+
 def test_what_was_learned_is_in_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
     cluster = replace(woken(HERE, 8e-4), error=0.07)
     (tmp_path / "cluster.toml").write_text(written(cluster))
@@ -105,3 +113,25 @@ def test_runs_that_other_programs_disturbed_teach_nothing(task: Task, monkeypatc
     assert rehearsed(HERE, task, task, "local", 1, said.append) == HERE and "other programs" in said[-1]
     disturbed = False
     assert real_step(task, "bsp", "local", 1, 0.2) is not None
+
+
+@pytest.mark.parametrize(("disturbed", "terms", "runs"), [
+    (0, THOROUGH, 3), (0, RehearsalTerms(turns=2, enough=1), 1), (1, RehearsalTerms(turns=2, enough=1), 2),
+    (9, RehearsalTerms(turns=2, enough=1), 2),
+])  # fmt: skip
+def test_runs_that_were_left_alone_are_enough(
+    disturbed: int, terms: RehearsalTerms, runs: int, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def noted(*given: Any, **options: Any) -> Result:
+        options["engine"], _ = "simulated", options.pop("threads", None)
+        result = covey.fit(*given, **options)
+        others = 1.9 if len(seeds) < disturbed else 0.0
+        result.contention = Contention(cores=2, cpu=1.0, others=others, delay=0.9, pressure=None)
+        seeds.append(options["seed"])
+        return result
+
+    monkeypatch.setattr("covey.calibrate.rehearsal.fit", noted)
+    assert (real_step(task, "bsp", "local", 1, 0.2, terms) is None) == (disturbed >= runs)
+    assert seeds == list(range(runs))

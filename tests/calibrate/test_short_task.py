@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import covey
 from covey.advise.real_steps import RealSteps
 from covey.calibrate.rehearsal import foreseen
-from covey.calibrate.short_task import STEPS, shortened
+from covey.calibrate.short_task import FEWEST, ROOM, STEPS, shortened
 from covey.simulate import Cluster
 from covey.task import Task, load_task
 
@@ -53,6 +53,14 @@ def test_it_has_a_few_samples_of_its_own(task: Task) -> None:
         assert few.untyped_storage().nbytes() == few.nbytes, "a view would be handed over with all that it is a part of"
     pair = shortened(replace(task, data=task.data.tensors), DIGITS, 2)
     assert isinstance(pair, Task) and isinstance(pair.data, tuple) and len(pair.data[0]) == 2 * STEPS * 4
+
+
+def test_of_large_samples_it_has_fewer(task: Task) -> None:
+    large = torch.zeros(4 * STEPS * 2, ROOM // 4 // 32)  # a step of two workers takes a quarter of the room
+    for samples, steps in ((large, FEWEST), (large[:, : large.shape[1] // 4], 16)):
+        short = shortened(replace(task, data=(samples, torch.zeros(len(samples)))), DIGITS, workers=2)
+        assert isinstance(short, Task) and isinstance(short.data, tuple)
+        assert 2 * 4 * (steps - 1) <= len(short.data[0]) <= 2 * 4 * steps, "the labels take a little of the room"
 
 
 def test_what_processes_must_make_themselves_keeps_its_name(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

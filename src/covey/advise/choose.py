@@ -79,7 +79,10 @@ def _time(known: Known, trials: SimulatedTrials, told: Told) -> None:
 
 
 def _train(known: Known, trials: SimulatedTrials, told: Told) -> None:
-    """Successive halving: who does best is trained again with the next seed, as long as there is CPU time."""
+    """Successive halving: who does best is trained again with the next seed, as long as there is CPU time.
+
+    After the first few, a strategy that is surely slower than another, or than one worker alone, is not trained.
+    """
     spent: list[float] = []
     for turn, many in enumerate(HALVINGS):
         if turn and known.level and not trials.late:
@@ -89,9 +92,15 @@ def _train(known: Known, trials: SimulatedTrials, told: Told) -> None:
         for row in known.shortlist(many, ready) if turn == 0 else again[:many]:
             if trials.late or (len(spent) >= FIRSTS and trials.left <= fmean(spent)):
                 return
+            if len(spent) >= FIRSTS and known.behind(row, _trained(known)):
+                continue
             before = trials.left
             _train_one(row, known, trials, turn, told)
             spent.append(before - trials.left)
+
+
+def _trained(known: Known) -> list[CandidateRow]:
+    return [row for row in known.rows if known.curve(row).samples and not known.missed(row)]
 
 
 def _train_one(row: CandidateRow, known: Known, trials: SimulatedTrials, turn: int, told: Told) -> None:

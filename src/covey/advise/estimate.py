@@ -47,9 +47,17 @@ class Estimate:
 
 def estimated(values: Sequence[float], single: float) -> Estimate:
     """The middle of repeated measurements; `single` is the error of one, as far as it is known beforehand."""
+    loose = MEDIAN if len(values) > 2 else 1.0
+    return Estimate(median(values), loose * spread(values, single) / math.sqrt(len(values)))
+
+
+def spread(values: Sequence[float], single: float) -> float:
+    """The error of one measurement, from what is known of it beforehand (`single`) and how far these lie apart.
+
+    >>> spread([2.0], 0.05), round(spread([1.0, 2.0, 4.0], 0.05), 2)
+    (0.05, 0.49)
+    """
     logarithms = [math.log(value) for value in values]
     around = fmean(logarithms)
     squares = BELIEF * single**2 + sum((one - around) ** 2 for one in logarithms)
-    variance = squares / (BELIEF + len(values) - 1)
-    loose = MEDIAN if len(values) > 2 else 1.0
-    return Estimate(median(values), loose * math.sqrt(variance / len(values)))
+    return math.sqrt(squares / (BELIEF + len(values) - 1))

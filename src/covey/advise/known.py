@@ -9,7 +9,7 @@ from statistics import median
 
 from covey.advise import families
 from covey.advise.candidates import Candidate
-from covey.advise.estimate import Estimate, estimated
+from covey.advise.estimate import Estimate, estimated, spread
 from covey.advise.predict import StepTime
 from covey.advise.ranked import Timing
 from covey.advise.situation import Situation
@@ -21,6 +21,7 @@ STEP_ERROR: dict[Timing, float] = {"formulas": 0.2, "virtual time": 0.1, "real s
 """Standard deviations of the logarithm of a step's time, of one measurement; docs/benchmarks.md has the ratios."""
 THUMB, LIKE, EARLY, SEED = 0.3, 0.2, 0.25, 0.1
 """The same of samples: by rules of thumb, by what others took, by a loss on the way, and of one seed to the target."""
+NARROWER = 0.1  # the share of an interval that another measurement must be able to take away to be worth its time
 UNPROVEN = 1.15  # what only rules of thumb, or formulas, speak for must be better by this to come first
 OF_A_NAME = 2  # settings of one strategy among the first
 
@@ -94,11 +95,11 @@ class Known:
         if row.real:
             return estimated(row.real, STEP_ERROR["real steps"])
         error = self.now.cluster.error if row.timing == "virtual time" else 0.0
-        return Estimate(row.step.seconds * self._real_factor(), error or STEP_ERROR[row.timing])
-
-    def _real_factor(self) -> float:
-        ratios = [median(row.real) / row.step.seconds for row in self.rows if row.real]
-        return median(ratios) if ratios else 1.0
+        error = error or STEP_ERROR[row.timing]
+        ratios = [median(other.real) / other.step.seconds for other in self.rows if other.real]
+        if not ratios:
+            return Estimate(row.step.seconds, error)
+        return Estimate(row.step.seconds * median(ratios), spread(ratios, error))
 
     # -- samples ------------------------------------------------------------------------------------------------
 
@@ -150,6 +151,18 @@ class Known:
     def _batches(self) -> float:
         """Of one worker alone to the level."""
         return self.samples_alone().value / self.now.batch
+
+    # -- what is worth a try ----------------------------------------------------------------------------------
+
+    def behind(self, row: CandidateRow, others: Sequence[CandidateRow]) -> bool:
+        """Whether one worker alone, or any of the others, is surely faster."""
+        mine = self.relative(row)
+        return Estimate(1.0).before(mine) or any(self.relative(other).before(mine) for other in others)
+
+    def settled(self, row: CandidateRow) -> bool:
+        """Whether its interval would hardly be narrower if its steps were known exactly."""
+        steps = math.hypot(self.step(row).error, self.single().error)
+        return steps**2 <= (1 - (1 - NARROWER) ** 2) * self.relative(row).error**2
 
     # -- order ------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from covey.advise.candidates import ALONE
+from covey.advise.estimate import Estimate
 from covey.advise.known import CandidateRow, Known
 from covey.advise.situation import Situation
 from covey.errors import CoveyError
@@ -17,10 +18,12 @@ from covey.task import Task
 Rounds = tuple[tuple[int, int], ...]
 
 ROUNDS: Rounds = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
-OF_SLOW = ROUNDS[:2]  # where steps are slow
+OF_SLOW: Rounds = ((6, 30), (4, 60))  # where steps are slow
+FIRSTS = 3  # that are measured in any case: how long steps of others take is judged by these
 LONGEST = 15.0  # seconds that a run should take: of slow steps there are fewer
 FEWEST = 10  # steps
-SPEND = 25.0  # seconds of all workers' computing in these runs: of slow steps there are fewer
+SPEND = 20.0  # seconds of all workers' computing in these runs: of slow steps there are fewer
+START = 1.0  # seconds of CPU time of a run's processes besides their steps; 0.4 where models and data are small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,34 +58,43 @@ class RealSteps:
 def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
     """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds.
 
-    A strategy that is surely slower than the first is not measured again.
+    A strategy that is surely slower than the first, or than one worker alone, is not measured, nor is one again whose
+    steps are known well beside what is not known of its samples. One worker alone always is: all are compared with it.
     """
     for turn, (many, steps) in enumerate(_rounds(known.now)):
         if real.late:
             known.late = True
             return
-        ready = known.shortlist(many, known.ordered()) if turn == 0 else _rivals(known)[:many]
-        if turn and len(ready) < 2:
-            return
-        fewer = _fewer(steps, known.single().value, known.now)
-        told(f"measuring {fewer} real steps of one worker alone")
-        known.alone_real.append(real.measure(ALONE, 1, fewer, turn))
+        ready = known.shortlist(many, known.ordered()) if turn == 0 else _unsettled(known)[:many]
+        if turn < 2 or ready:
+            fewer = _fewer(steps, known.single().value, known.now)
+            told(f"measuring {fewer} real steps of one worker alone")
+            known.alone_real.append(real.measure(ALONE, 1, fewer, turn))
+        measured = 0
         for row in ready:
-            _measure(row, known, real, steps, turn, told)
+            if measured < FIRSTS or not known.behind(row, _measured(known)):
+                measured += _measure(row, known, real, steps, turn, told)
 
 
-def _rivals(known: Known) -> list[CandidateRow]:
-    """The strategies with real steps that are not surely slower than the first."""
-    ready = [row for row in known.ordered() if row.real]
-    return [row for row in ready if not known.relative(ready[0]).before(known.relative(row))]
+def _measured(known: Known) -> list[CandidateRow]:
+    return [row for row in known.ordered() if row.real and not known.missed(row)]
+
+
+def _unsettled(known: Known) -> list[CandidateRow]:
+    """The strategies that may be the fastest, where real steps would tell: none if that is one for sure."""
+    ready = _measured(known)
+    rivals = [row for row in ready if not known.behind(row, ready[:1])]
+    sure = len(rivals) == 1 and known.relative(rivals[0]).before(Estimate(1.0))
+    return [] if sure else [row for row in rivals if not known.settled(row)]
 
 
 def _measure(
     row: CandidateRow, known: Known, real: RealSteps, steps: int, turn: int, told: Callable[[str], None]
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
+    """Measure a strategy; whether its steps have been."""
     if real.late:
         known.late = True
-        return
+        return False
     fewer = _fewer(steps, known.step(row).value, known.now)
     told(f"measuring {fewer} real steps of {row.candidate.spec}")
     try:
@@ -90,11 +102,13 @@ def _measure(
         row.timing = "real steps"
     except CoveyError as error:
         row.failure = str(error).splitlines()[0]
+    return not row.failure
 
 
 def to_spend(now: Situation) -> float:
-    """Seconds of this machine's CPU time that all runs compute together, about."""
-    return min(SPEND, _computing(now, ROUNDS))
+    """Seconds of this machine's CPU time that all runs take together, about."""
+    rounds = _rounds(now)
+    return min(SPEND, _computing(now, rounds)) + START * sum(1 + many for many, _ in rounds)
 
 
 def _rounds(now: Situation) -> Rounds:

@@ -11,7 +11,7 @@ import msgspec
 
 from covey.calibrate.measuring import BIG, FASTEST, SMALL, MeasuredMeans, cores, measure
 from covey.calibrate.probes import WARM
-from covey.calibrate.rehearsal import LONGEST, TURNS, rehearsed
+from covey.calibrate.rehearsal import THOROUGH, RehearsalTerms, rehearsed
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
 from covey.calibrate.short_task import shortened
@@ -39,12 +39,11 @@ SHAPED = 0.05  # seconds that the big message takes on a shaped link
 
 def calibrate(
     task: Task | str, engine: str = "local", *, batches: int = BATCHES, threads: int | None = None,
-    told: Callable[[str], None] | None = None, rehearse: bool = True, longest: float = LONGEST, turns: int = TURNS,
+    told: Callable[[str], None] | None = None, rehearsal: RehearsalTerms = THOROUGH,
 ) -> Cluster:  # fmt: skip
     """What the virtual engine has to know of this machine, or of a lab on it, to foresee runs of a task.
 
-    What is measured of parts is corrected by short runs of real strategies, unless `rehearse` is false: each should
-    take no longer than `longest` seconds, and each strategy has `turns` of them.
+    What is measured of parts is corrected by short runs of real strategies, the `rehearsal`.
     """
     if batches < 5:
         raise PlanError(f"--batches {batches}: a spread needs 5 or more")
@@ -66,9 +65,7 @@ def calibrate(
         found = _lab(given, asked, bind(call, LabEngine, "engine", engine).settings(2))
     else:
         raise PlanError(f"covey calibrates --engine local and --engine 'lab(…)', not {engine}: describe others by hand")
-    return _priced(
-        rehearsed(found, given, short, engine, asked.threads, say, longest, turns) if rehearse else found
-    )
+    return _priced(rehearsed(found, given, short, engine, asked.threads, say, rehearsal))
 
 
 def _priced(cluster: Cluster) -> Cluster:

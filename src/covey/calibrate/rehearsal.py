@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
@@ -22,10 +22,24 @@ WITH_SERVER, TO_WORKERS = "bsp", "allreduce"
 CHECKED = ("asynchronous", "local_sgd(period=4)")  # whose steps say how far off others are
 WORKERS = 2
 STEPS, FEWEST, LONGEST = 40, 10, 4.0  # of a run; of one with slow steps; seconds that it should take at most
-TURNS = 3  # runs of each; the quickest counts, as other load of the machine only adds
 ROUNDS, HALVINGS = 2, 8  # of both corrections; of the range in which one is looked for
+NEAR = 0.005  # of a step, which is no difference between runs
 MOST, SHARE = 0.005, 0.1  # seconds of a correction, and of a step
 LEAST = 0.05  # error: real runs of one strategy differ by as much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalTerms:
+    """How much is run."""
+
+    longest: float = LONGEST
+    turns: int = 3  # runs of each strategy; the quickest counts, as other load of the machine only adds
+    enough: int = 3  # runs that were left alone, after which no more are made
+    checked: tuple[str, ...] = CHECKED
+
+
+THOROUGH = RehearsalTerms()
+
 
 Change = Callable[[Cluster, float], Cluster]
 Measure = Callable[[str, Cluster], float | None]
@@ -33,16 +47,16 @@ Measure = Callable[[str, Cluster], float | None]
 
 def rehearsed(
     cluster: Cluster, task: Task, named: Task | str, engine: str, threads: int, told: Callable[[str], None],
-    longest: float = LONGEST, turns: int = TURNS,
+    terms: RehearsalTerms = THOROUGH,
 ) -> Cluster:  # fmt: skip
     """The cluster, corrected so that steps of two strategies take their real time, with how far off others are.
 
     Real runs get the task as it is `named`; those in virtual time need not read its data again.
     """
     real: dict[str, float] = {}
-    for spec in (WITH_SERVER, TO_WORKERS, *CHECKED):
+    for spec in (WITH_SERVER, TO_WORKERS, *terms.checked):
         told(f"measuring {spec}")
-        if step := real_step(named, spec, engine, threads, foreseen(task, spec, cluster), longest, turns):
+        if step := real_step(named, spec, engine, threads, foreseen(task, spec, cluster), terms):
             real[spec] = step
     if not real:
         told("no run of a strategy was left alone by other programs: predictions are from parts only")
@@ -56,6 +70,8 @@ def corrected(cluster: Cluster, real: dict[str, float], measure: Measure) -> Clu
             cluster = fitted(cluster, real[WITH_SERVER], partial(measure, WITH_SERVER), woken)
         if TO_WORKERS in real:
             cluster = fitted(cluster, real[TO_WORKERS], partial(measure, TO_WORKERS), delayed)
+    if not real.keys() & set(CHECKED):  # what was fitted does not say how far off others are
+        return cluster
     ratios = [math.log(step / there) for spec, step in real.items() if (there := measure(spec, cluster))]
     return replace(cluster, error=max(LEAST, math.sqrt(fmean(one * one for one in ratios)))) if ratios else cluster
 
@@ -63,11 +79,18 @@ def corrected(cluster: Cluster, real: dict[str, float], measure: Measure) -> Clu
 def fitted(cluster: Cluster, real: float, step: Callable[[Cluster], float | None], change: Change) -> Cluster:
     """Changed by as much as makes a step take its real time, between nothing and the most that is sensible."""
     low, high = 0.0, max(MOST, SHARE * real)
+    without = step(change(cluster, low))
+    if without is None:
+        return cluster
+    if without >= real:
+        return change(cluster, low)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         there = step(change(cluster, middle))
         if there is None:
             return cluster
+        if abs(there / real - 1) < NEAR:
+            return change(cluster, middle)
         low, high = (middle, high) if there < real else (low, middle)
     return change(cluster, low)
 
@@ -89,13 +112,15 @@ def delayed(cluster: Cluster, seconds: float) -> Cluster:
 
 
 def real_step(
-    task: Task | str, spec: str, engine: str, threads: int, expected: float | None, longest: float = LONGEST,
-    turns: int = TURNS,
+    task: Task | str, spec: str, engine: str, threads: int, expected: float | None,
+    terms: RehearsalTerms = THOROUGH,
 ) -> float | None:  # fmt: skip
     """Seconds of a real step; None where the strategy cannot train this task, or other programs used the cores."""
-    steps = max(FEWEST, min(STEPS, round(longest / expected))) if expected else FEWEST
-    found = []
-    for turn in range(turns):
+    steps = max(FEWEST, min(STEPS, round(terms.longest / expected))) if expected else FEWEST
+    found = list[float]()
+    for turn in range(terms.turns):
+        if len(found) >= terms.enough:
+            break
         try:
             result = fit(
                 task, spec, WORKERS, engine=engine, steps=steps, seed=turn, threads=threads, scores=0, traced=True,

@@ -12,7 +12,8 @@ from covey.engines import handover
 from covey.errors import PlanError
 from covey.task import Task
 
-STEPS = 32  # for which each worker has samples of its own; then it begins with the first again
+STEPS, FEWEST = 32, 8  # for which each worker has samples of its own; then it begins with the first again
+ROOM = 1 << 23  # bytes of samples from which they are fewer: every process of every run unpacks them
 LARGEST = 1 << 26  # bytes that are handed to each process
 
 
@@ -22,7 +23,7 @@ def shortened(task: Task, given: Task | str, workers: int) -> Task | str:
     A task that is named is made anew by every process of every run, which reads its data. Where the data are tensors,
     the time of a step does not depend on how many there are.
     """
-    data = _first(task, workers * STEPS * task.step_size)
+    data = _first(task, workers * task.step_size)
     if data is None or _changed_torch():
         return given
     evaluate = task.evaluate if task.schedule_by not in ("epoch", "batch") else None  # a schedule may follow a metric
@@ -33,14 +34,16 @@ def shortened(task: Task, given: Task | str, workers: int) -> Task | str:
         return given
 
 
-def _first(task: Task, many: int) -> TensorDataset | tuple[Tensor, ...] | None:
-    """The first samples, in memory of their own; None where the data are not plain tensors."""
+def _first(task: Task, step: int) -> TensorDataset | tuple[Tensor, ...] | None:
+    """Samples of the first steps, in memory of their own; None where the data are not plain tensors."""
     data = task.data
     tensors = data.tensors if type(data) is TensorDataset else data
     if task.sampler is not None or not isinstance(tensors, tuple) or not all(
         isinstance(tensor, Tensor) and tensor.device.type == "cpu" for tensor in tensors
     ):  # fmt: skip
         return None
+    size = sum(tensor[:step].nbytes for tensor in tensors)
+    many = step * max(FEWEST, min(STEPS, ROOM // max(1, size)))
     few = tuple(tensor[:many].clone() for tensor in tensors)
     return TensorDataset(*few) if type(data) is TensorDataset else few
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from covey.task import Task
 
 WISHES = "What matters"
-SHORT, BATCHES = 0.5, 15  # seconds, and batches, of calibration: real steps of many strategies are measured afterwards
+BATCHES = 10  # of calibration: real steps of many strategies are measured afterwards
 LONG = "; then trials, a minute or two of CPU time, longer where the machine is busy (--within limits them)"
 
 Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page to open in a browser.", options.KEEP)]
@@ -252,9 +252,12 @@ class AskedEngine:
     def measured(self, task: Task | str, told: Callable[[str], None]) -> Cluster:
         """The engine's machines, as calibration finds them."""
         from covey.calibrate import calibrate
+        from covey.calibrate.rehearsal import RehearsalTerms
 
         told(f"measuring {self.name}")
-        return calibrate(task, self.name, told=told, batches=BATCHES, longest=SHORT, turns=2)
+        # Real steps of many strategies follow: they also say how far off those are that were only foreseen.
+        terms = RehearsalTerms(longest=0.5, turns=2, enough=1, checked=())
+        return calibrate(task, self.name, told=told, batches=BATCHES, rehearsal=terms)
 
 
 def _situation(
