@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from covey.advise import conclude, predict
+from covey.advise import choose, conclude, predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.estimate import Estimate
@@ -19,6 +19,7 @@ from covey.advise.known import UNPROVEN, Curve, Known
 from covey.advise.predict import slowest
 from covey.advise.ranked import Advice
 from covey.advise.situation import Situation, look, skew, time_batch
+from covey.advise.trials.level import Level
 from covey.advise.trials.trial import SimulatedTrials, TrialOutcome
 from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
@@ -190,6 +191,27 @@ def test_what_was_never_tried_must_be_better_than_what_was(task: Task) -> None:
     assert known.doubt(second) == 1.0 and known.doubt(first) == pytest.approx(UNPROVEN**2)
 
 
+@pytest.mark.parametrize(("samples", "few"), [(20.0, True), (1.0, False)])
+def test_what_is_surely_slower_than_one_worker_alone_is_not_trained(task: Task, samples: float, few: bool) -> None:
+    now = look(task, 4, from_flags(compute="5ms", bandwidth="10gbit"))
+    known = Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)], alone=[1000.0])
+    known.level = Level(task=task, until="accuracy>=0.9", scores=8, samples=1000.0, seconds=1.0)
+    for row in known.rows:
+        row.timing = "virtual time"
+    asked: list[str] = []
+
+    def train(candidate: Any, *_: Any) -> TrialOutcome:
+        asked.append(candidate.spec)
+        return TrialOutcome(samples=1000.0 * samples)
+
+    trials: Any = SimpleNamespace(
+        late=False, left=100.0, limit=lambda *_: None, again=lambda *_: 1000.0, train=train
+    )  # fmt: skip
+    choose._train(known, trials, lambda _: None)
+    assert (len(asked) == choose.FIRSTS) == few
+    assert few or len(asked) > 2 * choose.FIRSTS
+
+
 # -- what is known beforehand -----------------------------------------------------------------------------------------
 
 
@@ -236,8 +258,9 @@ def test_spread() -> None:
 )
 def test_how_sure_it_is(second: Estimate, basis: str, sure: str, why: str) -> None:
     known: Any = SimpleNamespace(
-        now=SimpleNamespace(measured=True), interrupted=False, late=False, level=SimpleNamespace(exact=True)
-    )
+        now=SimpleNamespace(measured=True), interrupted=False, late=False, disturbed=False,
+        level=SimpleNamespace(exact=True),
+    )  # fmt: skip
     first: Any = SimpleNamespace(basis=basis, timing="virtual time")
     other: Any = SimpleNamespace(spec="gossip", workers=4, missed=False)
     found = conclude._sure([(first, Estimate(1.0)), (other, second)], known)

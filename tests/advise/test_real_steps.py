@@ -9,6 +9,7 @@ import pytest
 import covey
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
+from covey.advise.conclude import conclude
 from covey.advise.known import Curve, Known
 from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, RealSteps, measure_best, to_spend
 from covey.advise.situation import look
@@ -16,6 +17,7 @@ from covey.advise.trials.level import Level
 from covey.advise.trials.trial import SPEND as SPENT_ON_TRIALS
 from covey.advise.trials.trial import SimulatedTrials, TrialOutcome
 from covey.errors import PlanError
+from covey.observe.contention import Contention
 from covey.observe.step_time import recorded_step
 from covey.simulate import from_flags
 from covey.task import load_task
@@ -119,6 +121,23 @@ def test_what_was_not_measured_follows_what_was() -> None:
     first.real, first.timing = [3 * first.step.seconds] * 3, "real steps"
     assert found.step(other).value == pytest.approx(3 * before.value)
     assert found.step(first).error < before.error
+
+
+def test_steps_that_other_programs_disturbed_are_less_sure() -> None:
+    class Busy(Rigged):
+        def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+            others = 1.9 if spec == "local_sgd" and busy else 0.0
+            self.contention.append(Contention(cores=2, cpu=1.0, others=others, delay=0.9, pressure=None))
+            return super().measure("one", workers, steps, turn)
+
+    errors = []
+    for busy in (False, True):
+        found = trained(1.3, compute="5ms")
+        measure_best(found, Busy(task=DIGITS, engine="local", workers=2), lambda _: None)
+        errors.append(found.single().error)
+        assert found.disturbed == busy
+        assert ("other programs used the cores" in conclude(found, DIGITS, None, "").why_sure) == busy
+    assert errors[1] > 3 * errors[0]
 
 
 def test_real_steps_say_how_far_off_others_are() -> None:

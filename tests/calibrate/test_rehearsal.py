@@ -11,6 +11,7 @@ import pytest
 
 import covey
 from covey.calibrate.rehearsal import (
+    BRIEF,
     LEAST,
     THOROUGH,
     TO_WORKERS,
@@ -116,8 +117,7 @@ def test_runs_that_other_programs_disturbed_teach_nothing(task: Task, monkeypatc
 
 
 @pytest.mark.parametrize(("disturbed", "terms", "runs"), [
-    (0, THOROUGH, 3), (0, RehearsalTerms(turns=2, enough=1), 1), (1, RehearsalTerms(turns=2, enough=1), 2),
-    (9, RehearsalTerms(turns=2, enough=1), 2),
+    (0, THOROUGH, 3), (0, BRIEF, 1), (1, BRIEF, 2), (9, BRIEF, 2),
 ])  # fmt: skip
 def test_runs_that_were_left_alone_are_enough(
     disturbed: int, terms: RehearsalTerms, runs: int, task: Task, monkeypatch: pytest.MonkeyPatch

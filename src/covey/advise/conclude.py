@@ -130,6 +130,8 @@ def _sure(ranked: Sequence[tuple[RankedStrategy, Estimate]], known: Known) -> tu
     timed = "" if known.now.measured or first.timing == "real steps" else (
         "; the time of a batch is what the cluster is said to have, it was not measured"
     )  # fmt: skip
+    if known.disturbed:
+        timed += "; other programs used the cores while real steps were measured"
     cut = "it was interrupted; " if known.interrupted else "--within ended the search; " if known.late else ""
     if first.basis != "trained in virtual time":
         return "a rough guess", f"{cut}samples to the target come from rules of thumb{timed}"

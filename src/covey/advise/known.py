@@ -19,6 +19,7 @@ from covey.advise.world import fastest, slowness
 
 STEP_ERROR: dict[Timing, float] = {"formulas": 0.2, "virtual time": 0.1, "real steps": 0.05}
 """Standard deviations of the logarithm of a step's time, of one measurement; docs/benchmarks.md has the ratios."""
+DISTURBED = 0.2  # the same of real steps while other programs used the cores
 THUMB, LIKE, EARLY, SEED = 0.3, 0.2, 0.25, 0.1
 """The same of samples: by rules of thumb, by what others took, by a loss on the way, and of one seed to the target."""
 NARROWER = 0.1  # the share of an interval that another measurement must be able to take away to be worth its time
@@ -73,6 +74,7 @@ class Known:
     curves: dict[str, Curve] = field(default_factory=dict)
     interrupted: bool = False
     late: bool = False  # the time of the search was over before all was tried
+    disturbed: bool = False  # other programs used the cores while real steps were measured
 
     def curve(self, row: CandidateRow) -> Curve:
         return self.curves.get(row.candidate.mathematics) or Curve()
@@ -86,20 +88,24 @@ class Known:
     def single(self) -> Estimate:
         """A step of one worker alone."""
         if self.alone_real:
-            return estimated(self.alone_real, STEP_ERROR["real steps"])
+            return estimated(self.alone_real, self._real_error)
         own = self.now.alone * slowness(fastest(self.now.cluster, self.now.workers)[0], 1)[0]
         return Estimate(max(own, self.now.prepared_every / self.now.workers))
 
     def step(self, row: CandidateRow) -> Estimate:
         """Its real steps; else what was foreseen, times what real ones of others were of that."""
         if row.real:
-            return estimated(row.real, STEP_ERROR["real steps"])
+            return estimated(row.real, self._real_error)
         error = self.now.cluster.error if row.timing == "virtual time" else 0.0
         error = error or STEP_ERROR[row.timing]
         ratios = [median(other.real) / other.step.seconds for other in self.rows if other.real]
         if not ratios:
             return Estimate(row.step.seconds, error)
         return Estimate(row.step.seconds * median(ratios), spread(ratios, error))
+
+    @property
+    def _real_error(self) -> float:
+        return DISTURBED if self.disturbed else STEP_ERROR["real steps"]
 
     # -- samples ------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from covey.advise.candidates import ALONE
 from covey.advise.estimate import Estimate
 from covey.advise.known import CandidateRow, Known
 from covey.advise.situation import Situation
 from covey.errors import CoveyError
+from covey.observe.contention import Contention
 from covey.observe.step_time import recorded_step
 from covey.run import fit
 from covey.task import Task
@@ -37,11 +38,17 @@ class RealSteps:
     insecure: bool = False
     threads: int | None = None
     until: float | None = None  # of the monotonic clock: no run begins after it
+    contention: list[Contention] = field(default_factory=list)  # of the runs so far
 
     @property
     def late(self) -> bool:
         """Whether no further run may begin."""
         return self.until is not None and time.monotonic() >= self.until
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs used the cores in any of the runs."""
+        return any(one.disturbed for one in self.contention)
 
     def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
         """Seconds of a step of the mean worker."""
@@ -51,6 +58,8 @@ class RealSteps:
         )  # fmt: skip
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
+        if result.contention:
+            self.contention.append(result.contention)
         step = recorded_step(result.recording) if result.recording else 0.0
         return step or result.seconds / steps
 
@@ -70,6 +79,7 @@ def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> 
             fewer = _fewer(steps, known.single().value, known.now)
             told(f"measuring {fewer} real steps of one worker alone")
             known.alone_real.append(real.measure(ALONE, 1, fewer, turn))
+            known.disturbed |= real.disturbed
         measured = 0
         for row in ready:
             if measured < FIRSTS or not known.behind(row, _measured(known)):
@@ -100,6 +110,7 @@ def _measure(
     try:
         row.real.append(real.measure(row.candidate.spec, real.workers, fewer, turn))
         row.timing = "real steps"
+        known.disturbed |= real.disturbed
     except CoveyError as error:
         row.failure = str(error).splitlines()[0]
     return not row.failure

@@ -252,12 +252,10 @@ class AskedEngine:
     def measured(self, task: Task | str, told: Callable[[str], None]) -> Cluster:
         """The engine's machines, as calibration finds them."""
         from covey.calibrate import calibrate
-        from covey.calibrate.rehearsal import RehearsalTerms
+        from covey.calibrate.rehearsal import BRIEF
 
         told(f"measuring {self.name}")
-        # Real steps of many strategies follow: they also say how far off those are that were only foreseen.
-        terms = RehearsalTerms(longest=0.5, turns=2, enough=1, checked=())
-        return calibrate(task, self.name, told=told, batches=BATCHES, rehearsal=terms)
+        return calibrate(task, self.name, told=told, batches=BATCHES, rehearsal=BRIEF)
 
 
 def _situation(

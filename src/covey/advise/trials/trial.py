@@ -31,7 +31,7 @@ FEW_STEPS, MOST_STEPS = 8, 64  # of a timed run
 EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
 PASSES = 3  # over the data, to find a target where nobody gave one
 ALONE_SHARE = 0.2  # of the time that is to spend, for one worker alone to the target
-EARLY_SHARE = 0.02  # the same where the target takes longer than that, to a loss on the way
+EARLY = 0.4  # seconds of computing where the target takes longer than that, to a loss on the way
 EARLIEST, POINTS = 12, 8  # batches to that loss at least; scores on the way
 SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
 BEHIND = 1.3  # times the best so far: the same
@@ -130,7 +130,7 @@ class SimulatedTrials:
     def _early(self) -> Level:
         """The loss on a few batches that one worker alone comes to in a short time."""
         batch, deal = self.now.batch, build.shards(self.task, 1, self.seed)
-        steps = max(EARLIEST, round(EARLY_SHARE * self.spend / self.pace))
+        steps = max(EARLIEST, round(EARLY / self.pace))
         task = replace(self.task, evaluate=HeldLoss(self.task, deal))
         scores = max(1, round(self.now.samples * POINTS / (steps * batch)))
         result = self._alone(task, steps=steps, seed=self.seed, scores=scores)
@@ -157,7 +157,7 @@ class SimulatedTrials:
 
     def train(self, candidate: Candidate, level: Level, limit: Limit, turn: int = 0) -> TrialOutcome:
         """A run with the real model; a strategy that cannot train it, or breaks off, does not come to the level."""
-        wanted: dict[str, Any] = {"until": level.until, "steps": limit.steps, "scores": level.scores}
+        wanted: dict[str, Any] = {"until": level.until, "steps": limit.steps, "scores": self._scores(level)}
         try:
             result = self._run(level.task, candidate.spec, self.now, seed=self.seed + turn, **wanted)
         except RoleFailed:
@@ -170,6 +170,10 @@ class SimulatedTrials:
         if (at.seconds if at else result.seconds) > limit.seconds or (at is None and limit.fair):
             return TrialOutcome(tried=min(limit.seconds, result.seconds), late=True)
         return TrialOutcome(samples=samples_to(result)) if at else TrialOutcome(tried=result.seconds)
+
+    def _scores(self, level: Level) -> int:
+        """In a pass over the data: fewer where n workers need n times the samples of one, to a loss on the way."""
+        return level.scores if level.exact else max(1, 2 * level.scores // self.now.workers)
 
     def limit(self, level: Level, best: float | None, step: float) -> Limit:
         """In how many steps this strategy must come to the level to be of interest, as far as there is time.
