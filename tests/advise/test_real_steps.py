@@ -136,6 +136,8 @@ def test_steps_that_other_programs_disturbed_are_less_sure() -> None:
         measure_best(found, Busy(task=DIGITS, engine="local", workers=2), lambda _: None)
         errors.append(found.single().error)
         assert found.disturbed == busy
+        least = min(found.step(row).error for row in found.rows if not row.real)
+        assert least >= found.single().error, "what is foreseen from real steps is no surer than they are"
         assert ("other programs used the cores" in conclude(found, DIGITS, None, "").why_sure) == busy
     assert errors[1] > 3 * errors[0]
 

@@ -101,7 +101,7 @@ class Known:
         ratios = [median(other.real) / other.step.seconds for other in self.rows if other.real]
         if not ratios:
             return Estimate(row.step.seconds, error)
-        return Estimate(row.step.seconds * median(ratios), spread(ratios, error))
+        return Estimate(row.step.seconds * median(ratios), spread(ratios, max(error, self._real_error)))
 
     @property
     def _real_error(self) -> float:
