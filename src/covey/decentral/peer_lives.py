@@ -12,6 +12,7 @@ from covey.membership import Joined, all_lost
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
+from covey.servers.seat_lives import own_mark
 from covey.servers.standing import begin
 from covey.vector import Vector
 
@@ -78,10 +79,10 @@ class PeerLives:
         self.elastic = node.life.elastic
         self.asks: tuple[type[Message], ...] = (Joined, AskModel) if self.elastic else ()  # a companion may hear these
         self.kinds = (*self.asks, Farewell)  # the program that parts hears all
-        self.lives = tuple(node.life.number if rank == node.rank else 0 for rank in range(node.workers))
+        self.lives = own_mark(node, node.life.number)
         away = {node.rank, *(who.rank for who in node.life.ended)}
-        ranks = dict.fromkeys((*near, *range(node.workers)))
-        self.others = [rank for rank in ranks if rank not in away]  # that have not ended
+        ranks = dict.fromkeys((*near, *range(node.workers))) if self.elastic else ()
+        self.others = [rank for rank in ranks if rank not in away]  # that have not ended, where that counts
         self.has_model = not node.life.enters
         self._left: dict[int, int] = {}  # in which life each one has said farewell
         self._told: dict[int, int] = {}  # to which life of each one this one has said it

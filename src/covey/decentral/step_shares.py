@@ -48,7 +48,7 @@ class StepShares(Generic[S]):
         self.node, self.replica, self.kind = node, replica, kind
         self.peers = PeerLives(node, replica, sorted(near), weight, self._born)
         self.elastic = self.peers.elastic
-        ranks = range(node.workers)
+        ranks = range(node.workers) if self.elastic else ()  # else nobody asks, and each would keep all others
         self._next = remembered(node, "next", UNKNOWN if node.life.number else node.step + 1)
         came: dict[int, dict[int, S]] = {rank: {} for rank in ranks}
         self._came = remembered(node, "came", came).value  # by sender and step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from covey.membership import Departed, Joined
 from covey.message import Address, Message
 from covey.program import Node
@@ -11,7 +13,7 @@ class SeatLives:
     """What a worker knows of all seats: of each a mark, twice the number of its life, and 1 more where it is empty."""
 
     def __init__(self, node: Node) -> None:
-        self.marks = tuple(2 * node.life.number if rank == node.rank else 0 for rank in range(node.workers))
+        self.marks = own_mark(node, 2 * node.life.number)
         self._told: dict[int, int] = {}  # marks of empty seats that the engine itself has told
         self.last_gone: Address | None = None  # of those that the engine has told of
 
@@ -38,3 +40,15 @@ class SeatLives:
     def sure(self) -> bool:
         """Whether the engine has told of every empty seat; where only others have, its word would break a round off."""
         return all(self._told.get(rank, 0) >= self.marks[rank] for rank in self.empty)
+
+
+def own_mark(node: Node, mark: int) -> tuple[int, ...]:
+    """A mark of every worker: this one's own, and 0 of all others."""
+    marks = _unmarked(node.workers)
+    return (*marks[: node.rank], mark, *marks[node.rank + 1 :]) if mark else marks
+
+
+# In virtual time a hundred thousand workers begin with as many marks each: they share them.
+@lru_cache(maxsize=4)
+def _unmarked(workers: int) -> tuple[int, ...]:
+    return (0,) * workers
