@@ -28,11 +28,14 @@ class Board:
     moved: float = 0.0  # how far the parameters are from the oldest copy that somebody computes on
 
     least: int | None = None  # the smallest clock, while it is known: a barrier of thousands asks for it all the time
+    lasts: int = 0  # how many workers have it; of a checkpoint that does not say so the first one to move counts
 
     @property
     def slowest(self) -> int:
         if self.least is None:
-            self.least = min(self.clocks.values())
+            clocks = [*self.clocks.values()]
+            self.least = min(clocks)
+            self.lasts = clocks.count(self.least)
         return self.least
 
     @property
@@ -59,16 +62,24 @@ class Board:
 
     def leave(self, rank: int) -> None:
         """A worker trains no more, so nobody waits for it."""
-        self.least = None
+        self._moves(rank)
         for table in (self.clocks, self.times, self.credits):
             table.pop(rank, None)
 
     def enter(self, rank: int, clock: int) -> None:
         """A worker begins to train, as one that is so far."""
-        self.least = None
+        if self.least is not None and clock <= self.least:
+            self.least = None
         self.clocks[rank] = clock
 
     def _set(self, rank: int, clock: int) -> None:
-        if clock != self.clocks[rank] == self.least:
-            self.least = None
+        if clock != self.clocks[rank]:
+            self._moves(rank)
         self.clocks[rank] = clock
+
+    def _moves(self, rank: int) -> None:
+        """A worker's clock goes on, or is no more: the smallest one changes when the last that has it does so."""
+        if self.clocks.get(rank) == self.least:
+            self.lasts -= 1
+            if self.lasts <= 0:
+                self.least = None
