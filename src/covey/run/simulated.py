@@ -29,7 +29,7 @@ from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
 from covey.model.timed.far_data import reading, virtual_reads
-from covey.model.timed.stand_in import in_one, stand_in
+from covey.model.timed.stand_in import TimedModel, in_one, stand_in
 from covey.names import option
 from covey.observe.recording import Recorder, joined
 from covey.observe.referee import Referee
@@ -266,7 +266,10 @@ def _maker(asked: Request) -> Callable[[Role], Replica]:
     shapes = build.shapes(asked.task)
     shapes = in_one(shapes) if asked.strategy.composition.codec.traits.plain else shapes
     data = build.timed_data(asked.task, asked.deal)
-    return lambda role: stand_in(shapes, role.address, role.trains, asked.deal, data)
+    shared = TimedModel(shapes)  # by the workers: others may have an optimizer with settings of their own
+    return lambda role: stand_in(
+        shared if role.trains else TimedModel(shapes), role.address, role.trains, asked.deal, data
+    )  # fmt: skip
 
 
 def _drive(plan: Plan, replicas: Mapping[Address, Replica]) -> None:

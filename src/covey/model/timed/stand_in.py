@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from covey.data.shards import Shards
 from covey.message import Address
 from covey.model.batches import Batch, BatchSource
+from covey.model.flat import Flat
 from covey.model.replica import Replica
 from covey.vector import chunk
 
@@ -50,12 +51,27 @@ class ShapesOnly(nn.Module):
                 if step not in owner._modules:
                     owner.add_module(step, nn.Module())
                 owner = owner.get_submodule(step)
-            owner.register_parameter(key, nn.Parameter(torch.empty_like(like)))
+            owner.register_parameter(key, nn.Parameter(torch.empty(like.shape, dtype=like.dtype, device=like.device)))
 
 
-def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards, data: TimedData = TimedData()) -> Replica:  # noqa: B008
+class TimedModel:
+    """A model without numbers, laid out flat, and its optimizer. Nothing of it changes: many replicas may have it."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.module = ShapesOnly(shapes)
+        self.layout = Flat(self.module)
+        self._parameters = list(self.layout.parameters.values())
+        self._optimizer = FrozenOptimizer(self.layout.parameters.items(), lr=0.0)
+
+    def optimizer(self, pairs: Iterable[tuple[str, nn.Parameter]]) -> FrozenOptimizer:
+        """That of all parameters, or one for slices of them."""
+        pairs = list(pairs)
+        whole = [id(parameter) for _, parameter in pairs] == [*map(id, self._parameters)]
+        return self._optimizer if whole else FrozenOptimizer(pairs, lr=0.0)
+
+
+def stand_in(model: TimedModel, who: Address, trains: bool, deal: Shards, data: TimedData = TimedData()) -> Replica:  # noqa: B008
     """The replica of a role, with batches that only have a size."""
-    still = partial(FrozenOptimizer, lr=0.0)
     source = BatchSource(samples=deal.batch, steps=deal.steps)
     if trains:
         own, chosen, leased = partial(_timed, deal, who.rank), partial(_timed_part, deal), partial(_timed, deal)
@@ -63,7 +79,7 @@ def stand_in(shapes: Shapes, who: Address, trains: bool, deal: Shards, data: Tim
         source = replace(source, own=own, chosen=chosen, leased=leased, arrived={}, prepares=lambda step: here)
     if data.prepared:
         source = _prepared(source, deal, data)
-    return Replica(ShapesOnly(shapes), still, source)
+    return Replica(model.module, model.optimizer, source, layout=model.layout)
 
 
 def _prepared(source: BatchSource, deal: Shards, data: TimedData) -> BatchSource:

@@ -30,7 +30,7 @@ from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.model.threads import one_thread
-from covey.model.timed.stand_in import in_one, stand_in
+from covey.model.timed.stand_in import TimedModel, in_one, stand_in
 from covey.names import option
 from covey.observe.callbacks import Callback
 from covey.observe.facts import RunOrigin
@@ -259,7 +259,7 @@ def service_replicas(asked: FederatedRequest) -> dict[Address, Replica]:
     samples = sum(map(len, asked.samples))
     deal = Shards(samples, 1, task.step_size, seed)
     if asked.options.virtual.timing_only:
-        replica = stand_in(in_one(build.shapes(task)), COORDINATOR, False, deal)
+        replica = stand_in(TimedModel(in_one(build.shapes(task))), COORDINATOR, False, deal)
     else:
         replica = build.replica(task, COORDINATOR, False, deal, asked.rounds)  # progress is counted in rounds
     return {COORDINATOR: replica, AGGREGATOR: replica}
