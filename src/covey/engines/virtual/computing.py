@@ -154,7 +154,7 @@ class Computing:
         compute = actor.compute
         compute.busy = False
         while compute.line and not compute.busy:
-            waiting, effect = compute.line.popleft()
+            waiting, effect = compute.line.pop(0)
             if not waiting.done:
                 self._begin(waiting, effect)
 

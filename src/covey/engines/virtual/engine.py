@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop
+from random import Random
 from typing import Any
 
 from covey.data.stripe_cache import read_counts
 from covey.engines.interrupt import interruptible
-from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.agenda import Agenda, few_collections
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
 from covey.engines.virtual.lives import VirtualLives
@@ -74,11 +75,12 @@ class VirtualEngine:
         self._ask = self._computing.ask
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
+        self._undrawn = None if cluster.jitter else Random(0)  # from which nobody draws: one does for all
+        leased, elastic = plan.least > 0, attempt.rebirth is not None
+        life = Life(elastic=elastic, leased=leased, replicas=plan.replicas, resumed=leased and bool(attempt.states))
         for role in plan.roles:
-            who, leased = role.address, plan.least > 0
-            resumed, elastic = leased and bool(attempt.states), attempt.rebirth is not None
-            life = Life(elastic=elastic, leased=leased, replicas=plan.replicas, resumed=resumed)
-            self._actors[who] = VirtualActor(role, replicas[who], self._world, life, attempt.states.get(who))
+            who, kept = role.address, attempt.states.get(role.address)
+            self._actors[who] = VirtualActor(role, replicas[who], self._world, life, kept, self._undrawn)
         self._lives = VirtualLives(
             self._agenda, self._actors, self._wires, attempt.rebirth, teller, self._replaced, self._begin,
             self._deliver, self._advance,
@@ -112,7 +114,7 @@ class VirtualEngine:
 
     def _replaced(self, lost: VirtualActor, replica: Replica, life: Life) -> VirtualActor:
         """The next life of a lost role, on the same machine."""
-        actor = VirtualActor(lost.role, replica, self._world, life)
+        actor = VirtualActor(lost.role, replica, self._world, life, jitter=self._undrawn)
         actor.machine = lost.machine
         return actor
 
@@ -121,6 +123,10 @@ class VirtualEngine:
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
+        with few_collections(len(self._actors)):
+            return self._run()
+
+    def _run(self) -> VirtualOutcome:
         if reads := self._attempt.reads:
             machines = [actor.machine for actor in self._actors.values() if actor.replica.batch_source.reads]
             reads.settle({machine: self._cluster.link_of(machine) for machine in machines})

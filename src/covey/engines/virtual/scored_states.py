@@ -28,6 +28,7 @@ class ScoredStates:
     ) -> None:  # fmt: skip
         self._actors, self._shown, self._teller, self._referee = actors, shown, teller, referee
         self._judge = judge
+        self._parts = {role.address for role in shown}
         self._came: dict[Address, tuple[int, Snapshot | None]] = {}  # its samples, and its part of the model
         self._missing: VirtualActor | None = None  # one that had not come when this was last looked at
 
@@ -69,7 +70,7 @@ class ScoredStates:
         step = self._referee.next_step
         if step is None or not actor.role.trains or actor.pace.step < step or actor.address in self._came:
             return
-        mine = any(role.address == actor.address for role in self._shown)
+        mine = actor.address in self._parts
         self._came[actor.address] = self._samples(actor), _part(actor) if mine else None
         self._look()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -82,7 +81,7 @@ class VirtualLink:
         self.sender, self.receiver = sender, receiver
         self.under_way = 0  # bytes
         self.unread = 0  # bytes that lie in the receiver's mailbox
-        self.line: deque[tuple[RoleProgram, MessageInFlight]] = deque()
+        self.line: list[tuple[RoleProgram, MessageInFlight]] = []  # short: a program waits with one message
         self.latest: dict[type[Message], MessageInFlight] = {}
         self.held: list[tuple[int, int, MessageInFlight]] = []  # a heap of what may not leave yet
         self.paced = False  # whether something is leaving at the pace that is allowed
@@ -125,7 +124,7 @@ class ActorCompute:
 
     def __init__(self, jitter: Random) -> None:
         self.jitter = jitter
-        self.line: deque[tuple[RoleProgram, Compute[Any]]] = deque()  # what waits for the compute
+        self.line: list[tuple[RoleProgram, Compute[Any]]] = []  # what waits for the compute: one work of a program
         self.busy = False
         self.posts: list[tuple[Message, float]] | None = None  # while work runs: what it posts, at which progress
         self.talk: InterruptedWork | None = None  # work under way that asks in its middle

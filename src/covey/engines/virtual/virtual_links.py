@@ -196,7 +196,7 @@ class VirtualLinks:
     def _admit(self, link: VirtualLink, _: Any) -> None:
         """Let those go on for whose messages there is room."""
         while link.line and fits(link.counted(), link.line[0][1].weight, self._window):
-            thread, waiting = link.line.popleft()
+            thread, waiting = link.line.pop(0)
             if not thread.done:
                 self._leave(waiting)
                 self._admitted(thread)

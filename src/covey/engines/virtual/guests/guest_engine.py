@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.engines.random_streams import chance
-from covey.engines.virtual.agenda import Agenda
+from covey.engines.virtual.agenda import Agenda, few_collections
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.guests.guest_computing import GroupedWork, GuestComputing
@@ -60,7 +59,6 @@ def _nobody(message: Message) -> None:
 
 
 GONE: Any = None  # the host of a node whose guest is gone
-MANY = 10_000  # guests
 BACK = 1.0  # seconds after which who was killed is there again
 
 
@@ -120,13 +118,8 @@ class GuestEngine(VirtualEngine):
     def run(self) -> VirtualOutcome:
         for number in range(self._guests.count):
             self._expect(number, self._agenda.now + self._guests.first(number))
-        if self._guests.count < MANY:
+        with few_collections(self._guests.count):
             return super().run()
-        gc.freeze()  # what waits for a million guests need not be looked at again and again
-        try:
-            return super().run()
-        finally:
-            gc.unfreeze()
 
     def _expect(self, number: int, after: float) -> None:
         """Let a guest come at this time, or as soon as it may then."""
