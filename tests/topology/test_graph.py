@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy
 import pytest
@@ -113,6 +114,15 @@ def test_a_broken_graph_is_refused() -> None:
         Graph({0: {0: 1.0}, 1: {1: 0.5, 2: 0.5}, 2: {1: 0.5, 2: 0.5}}).check()
     with pytest.raises(PlanError, match="cannot be negative"):
         Graph({0: {0: 2.0, 1: -1.0}, 1: {0: -1.0, 1: 2.0}}).check()
+
+
+def test_checking_many_ranks_takes_no_matrix() -> None:
+    graph = ring(2000)
+    tracemalloc.start()
+    graph.check()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2000**2 / 4, "a matrix of them takes 32 MB"
 
 
 def test_a_cut_chain_is_no_longer_connected() -> None:

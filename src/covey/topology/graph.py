@@ -133,10 +133,14 @@ class Graph:
         return [r for r in self.ranks if side[r] == 0], [r for r in self.ranks if side[r] == 1]
 
     def _check_sums(self, *, heard: str, hears: str | None = None) -> None:
-        matrix = self.matrix()
-        if (matrix < -TOLERANCE).any():
+        place = {rank: index for index, rank in enumerate(self.ranks)}
+        rows = [(place[rank], row) for rank, row in self.weights.items()]
+        edges = [(rank, place[peer], weight) for rank, row in rows for peer, weight in row.items()]
+        listeners, speakers, weights = numpy.array(edges, dtype=float).reshape(-1, 3).T
+        if (weights < -TOLERANCE).any():
             raise PlanError("a graph's weights cannot be negative; use 0 for ranks that do not hear each other")
-        for way, why, sums in (("hears", hears, matrix.sum(axis=1)), ("is heard", heard, matrix.sum(axis=0))):
+        for way, why, ends in (("hears", hears, listeners), ("is heard", heard, speakers)):
+            sums = numpy.bincount(ends.astype(int), weights, self.size)  # a matrix of many ranks takes much memory
             wrong = numpy.flatnonzero(abs(sums - 1) > TOLERANCE)
             if why and wrong.size:
                 rank, total = self.ranks[wrong[0]], sums[wrong[0]]
