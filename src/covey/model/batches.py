@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.data.feed import Feed
+from covey.data.shards import samples_together
 from covey.errors import PlanError
 from covey.faults import in_task
 from covey.model.randomness import seed_of, seed_torch
@@ -172,19 +173,7 @@ class BatchSource:
 
     def together(self, ranks: Sequence[int], step: int) -> int:
         """How many samples the batches of these workers have together."""
-        return _together(self.samples, tuple(ranks), step)
-
-
-_sums: dict[int, tuple[Callable[[int, int], int], int, tuple[int, ...], int]] = {}  # of the last 16 steps
-
-
-def _together(samples: Callable[[int, int], int], ranks: tuple[int, ...], step: int) -> int:
-    """By the identity of the ranks: in virtual time every worker asks, and comparing or hashing them takes long."""
-    found = _sums.get(step % 16)
-    if found is None or found[:2] != (samples, step) or not (found[2] is ranks or found[2] == ranks):
-        found = samples, step, ranks, sum(samples(rank, step) for rank in ranks)
-        _sums[step % 16] = found
-    return found[3]
+        return samples_together(self.samples, tuple(ranks), step)
 
 
 NONE = BatchSource()
