@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -188,6 +189,28 @@ def test_pbt_replaces_the_worst_with_a_copy_of_the_best() -> None:
 def test_pbt_copies_nobody_who_is_running() -> None:
     members = [TrialState(n, ((1, n / 10),), running=n > 0) for n in range(8)]
     assert Pbt().next(members, SearchLimits(epochs=8, trials=64)).move.trial == 0
+
+
+def test_pbt_waits_for_those_who_are_behind() -> None:
+    """Else the best has gone on, and cannot be copied, when the worst has been scored; and more epochs would win."""
+    limits = SearchLimits(epochs=8, trials=64)
+    late = [TrialState(n, ((1, n / 10),)) for n in range(7)]
+    assert Pbt().next([*late, TrialState(7, running=True)], limits).move is None
+    later = [TrialState(n, ((1, n / 10), (2, n / 5)), running=n == 3) for n in range(8)]
+    assert Pbt().next([paused(8, 0.5), *later], limits).move.trial == 8
+
+
+def test_pbt_replaces_each_of_the_worst_once() -> None:
+    """Two of eight are copied; nobody else becomes one of the worst because those have gone."""
+    limits = SearchLimits(epochs=8, trials=64)
+    members = [paused(number, number / 10) for number in range(8)]
+    parents = []
+    while (found := Pbt().next(members, limits)).ends:
+        members[found.ends[0]] = replace(members[found.ends[0]], over=True)
+        parents.append(found.move.parent)
+        members.append(TrialState(len(members), members[parents[-1]].curve, running=True))
+    assert [one.number for one in members if one.over] == [0, 1] and set(parents) <= {6, 7}
+    assert found.move.trial == 2
 
 
 # ------------------------------------------------------------------------------------------------------------- all

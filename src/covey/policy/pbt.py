@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from random import Random
 
 from covey.errors import PlanError
-from covey.policy.search import Decision, SearchLimits, TrialMove, TrialState, at_least, begin, proceed
+from covey.policy.search import WORST, Decision, SearchLimits, TrialMove, TrialState, at_least, begin, proceed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pbt:
-    """Train a `population`; after every `interval` epochs a trial of the worst `quantile` becomes a copy of a best one.
+    """Train a `population`; after every `interval` epochs each of the worst `quantile` becomes a copy of a best one.
 
-    The copy is a new trial, whose parent is named, and the other one ends.
+    The copy is a new trial, whose parent is named, and the other one ends. All are compared after the same epochs: who
+    is ahead waits. So the decisions depend neither on the slots nor on which trials are fused.
     """
 
     population: int = 8
@@ -32,22 +33,29 @@ class Pbt:
     def next(self, trials: Sequence[TrialState], limits: SearchLimits) -> Decision:
         if len(trials) < min(self.population, limits.trials):
             return begin(trials, limits, self.interval)
-        waiting = [trial for trial in trials if trial.paused and trial.reached < limits.epochs]
+        members = [trial for trial in trials if trial.running or trial.paused]
+        behind = min((trial.reached for trial in members), default=limits.epochs)
+        waiting = [trial for trial in members if trial.paused and trial.reached == behind < limits.epochs]
         if not waiting:
             return Decision()
-        least = min(waiting, key=lambda trial: (trial.reached, trial.number))
-        parent = self.parent(least, trials, limits) if len(trials) < limits.trials else None
-        if parent is None:
-            return Decision(move=proceed(least, self.interval, limits))
+        copied = self.copied(trials, behind, limits) if len(trials) < limits.trials else None
+        if copied is None:
+            return Decision(move=proceed(waiting[0], self.interval, limits))
+        worst, parent = copied  # before the parent goes on
         until = proceed(parent, self.interval, limits).until
-        return Decision(move=TrialMove(until=until, parent=parent.number), ends=(least.number,))
+        return Decision(move=TrialMove(until=until, parent=parent.number), ends=(worst.number,))
 
-    def parent(self, trial: TrialState, trials: Sequence[TrialState], limits: SearchLimits) -> TrialState | None:
-        """Whose weights a trial goes on from; None where it is not among the worst, or no best one can be copied."""
-        members = sorted((one for one in trials if one.reached and not one.over), key=lambda one: one.score)
+    def copied(
+        self, trials: Sequence[TrialState], epochs: int, limits: SearchLimits
+    ) -> tuple[TrialState, TrialState] | None:
+        """The next of the worst after these epochs, and the one whose weights it goes on from."""
+        ended = sum(one.over and one.reached == epochs and one.score > WORST for one in trials)  # each has a copy
+        members = sorted((one for one in trials if one.reached >= epochs and not one.over), key=lambda o: o.at(epochs))
         count = int(len(members) * self.quantile)
-        if count == 0 or trial not in members[:count]:
-            return None
-        best = [one for one in members[-count:] if one.paused and trial.reached <= one.reached < limits.epochs]
-        best = [one for one in best if one.score > trial.score]
-        return Random(f"{limits.seed}/{trial.number}/{trial.reached}").choice(best) if best else None
+        waiting = [one for one in members if one.paused and one.reached == epochs]
+        best = [one for one in members[len(members) - count - ended :] if one in waiting]
+        for trial in members[: max(0, count - ended)]:
+            better = [one for one in best if one.score > trial.score]
+            if trial in waiting and better:
+                return trial, Random(f"{limits.seed}/{trial.number}/{epochs}").choice(better)
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Literal
 
@@ -91,7 +92,7 @@ class RunningStudy:
         width = self._width()
         while len(self.busy) < self.asked.limits.slots:
             together: list[TrialRow] = []
-            while len(together) < width and (move := self._decided()):
+            while len(together) < width and (move := self._decided(width)):
                 together.append(self._moved(move))
                 together[-1].status = "running"
             if not together:
@@ -106,9 +107,11 @@ class RunningStudy:
         left = asked.limits.trials - len(self.rows)
         return max(1, min(FUSED, -(-left // asked.limits.slots)))
 
-    def _decided(self) -> TrialMove | None:
+    def _decided(self, width: int) -> TrialMove | None:
+        """What the policy wants next: with passes of this many trials, as many go at a time as in so many slots."""
         states = [row.state(self.whole.better) for row in self.rows]
-        decision = self.asked.policy.next(states, self.asked.limits)
+        limits = replace(self.asked.limits, slots=self.asked.limits.slots * width)
+        decision = self.asked.policy.next(states, limits)
         for number in decision.ends:
             self._settle(self.rows[number], "ended")
         return decision.move
