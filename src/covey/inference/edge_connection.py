@@ -45,8 +45,8 @@ class EdgeConnection(LimitedConnection):
             closed.transport.abort()
             self.connections.discard(closed)  # the loop tells it only later that it was closed
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+    def parse(self) -> None:
+        super().parse()
         self._watch()
 
     def connection_lost(self, error: Exception | None) -> None:
