@@ -236,7 +236,7 @@ async def call(edge: Endpoint, method: str, path: str, body: bytes = b"", **head
     async def send(message: Any) -> None:
         sent.append(message)
 
-    raw = [(key.encode(), value.encode()) for key, value in given.items()]
+    raw = [(key.lower().encode(), value.encode()) for key, value in given.items()]
     await edge({"type": "http", "method": method, "path": path, "headers": raw}, receive, send)
     return sent[0]["status"], json.loads(sent[1]["body"])
 
@@ -273,9 +273,13 @@ def test_a_page_whose_name_leads_to_this_machine_gets_nothing() -> None:
     edge = Endpoint(["mine"], PICTURE, None, None, settings)  # type: ignore[arg-type]
     for host in ("127.0.0.1:8480", "localhost", "LOCALHOST:1", "[::1]:8480", "[::1]", "box:80", "127.0.1.1:8480"):
         assert asyncio.run(call(edge, "GET", "/schema", host=host))[0] == 200, host
-    for host in ("evil.example:8480", "", "evil", "127.0.0.1.evil.example", "localhost:1:evil", "[::2]:8480", "é"):
+    for host in ("evil.example:8480", "", "evil", "127.0.0.1.evil.example", "localhost:1:evil", "[::2]:8480", "é",
+                 "localhost:evil.com", "localhost:80@evil.com", "localhost:-1", "localhost:8480\n"):  # fmt: skip
         status, told = asyncio.run(call(edge, "GET", "/schema", host=host))
         assert status == 421 and "127.0.0.1" in told["error"], host
+    for hosts in (("evil.example", "localhost"), ("localhost", "evil.example"), ("localhost", "localhost")):
+        status, told = asyncio.run(call(edge, "GET", "/schema", host=hosts[0], Host=hosts[1]))
+        assert status == 400 and "one Host" in told["error"], hosts
 
 
 def test_feedback_for_one_version_says_what_would_use_it_whatever_was_sent() -> None:

@@ -91,3 +91,11 @@ def test_a_field_that_no_version_has_is_named(tmp_path: Path) -> None:
     assert [one.text for one in store.versions(parse_condition("batch_size=32"))] == ["digits:1", "digits:2"]
     with pytest.raises(SpecError, match="no version has 'acuracy'; did you mean 'accuracy'"):
         store.versions(parse_condition("workers=2 and acuracy>0.9"))
+
+
+def test_a_condition_has_a_longest_length() -> None:
+    long = "a>1 or " * 1428
+    assert parse_condition(long + "a>1").fields == {"a": 0}
+    with pytest.raises(SpecError, match="has 399,999 characters; at most 10,000 are read") as told:
+        parse_condition("a>" + "9" * 399_997)
+    assert len(str(told.value)) < 600

@@ -108,3 +108,28 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
         empty.trials = rows
         with pytest.raises(PlanError, match="no curves"):
             rehearsed(empty, 1)
+
+
+def test_a_curve_of_many_epochs_is_continued() -> None:
+    long = [(epoch, 0.9 - 0.4 / epoch) for epoch in range(1, 2001)]
+    assert outlook(long, 4000).mean == pytest.approx(0.9, abs=1e-3)
+
+
+@pytest.mark.parametrize(("given", "why"), [
+    ({"epochs": 10**15}, r"`\$.epochs` is 1000000000000000, and a search writes 1 to 10,000 there"),
+    ({"epochs": 0}, r"`\$.epochs` is 0"),
+    ({"epochs": -5}, r"`\$.epochs` is -5"),
+    ({"curve": [(1, 0.5), (10**15, 0.5)]}, r"`\$.trials\[1\].curve` is not scored after rising epochs from 1 to 8"),
+    ({"curve": [(-4, 0.5), (1, 0.5)]}, "rising epochs"),
+    ({"curve": [(2, 0.5), (1, 0.5)]}, "rising epochs"),
+    ({"curve": [(1, -1e308)]}, r"`\$.trials\[1\].curve` has a score beyond 1e\+100"),
+    ({"seconds": -5.0}, r"`\$.trials\[1\].seconds` is -5, and a search writes 0 to 1e\+09 there"),
+    ({"seconds": 1e308}, "seconds` is 1e"),
+])  # fmt: skip
+def test_numbers_that_no_search_writes_are_refused(tmp_path: Path, given: dict[str, object], why: str) -> None:
+    whole = study()
+    for name, value in given.items():
+        setattr(whole if name == "epochs" else whole.trials[1], name, value)
+    (tmp_path / "x.json").write_text(whole.to_json())
+    with pytest.raises(PlanError, match=why):
+        rehearsal_of(tmp_path / "x.json", 1)

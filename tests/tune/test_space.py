@@ -173,3 +173,19 @@ def test_a_person_reads_that_a_space_is_empty_before_anything_starts(tmp_path: P
     told = CliRunner().invoke(app, ["tune", str(file), "--space", " ", "--runs", str(tmp_path / "runs")])
     assert told.exit_code == 2 and "say what to search with --space" in told.stderr, told.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_parentheses_inside_each_other_are_bounded() -> None:
+    assert parse_space("a=" + "b(c=" * 50 + "1" + ")" * 50).settings
+    with pytest.raises(SpecError, match="more than 50 parentheses inside each other"):
+        parse_space("a=" + "b(c=" * 1000 + "1" + ")" * 1000)
+
+
+@pytest.mark.parametrize("before", [0, 150, 40_000])
+def test_of_a_long_text_the_part_around_the_place_is_shown(before: int) -> None:
+    text = "é=1, ".join(["a" * before + " ", "b" * 40_000])
+    with pytest.raises(SpecError) as told:
+        parse_space(text)
+    shown, pointer = str(told.value).splitlines()
+    assert len(shown) <= 204 and shown.endswith(" …") and shown.startswith("… ") == (before > 100)
+    assert shown[pointer.index("^")] == text[told.value.at]

@@ -87,6 +87,8 @@ class Endpoint:
         if scope["type"] != "http":
             return
         try:
+            if [name for name, _ in scope["headers"]].count(b"host") > 1:
+                raise RequestRefused(400, {"error": "send one Host, not several"})
             status, content = await self._answer(scope, dict(scope["headers"]), receive)
         except RequestRefused as refused:
             status, content = refused.status, refused.content

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
+_PORT = re.compile(r":[0-9]*\Z")  # RFC 9110, 4.2.3: it may be empty
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -14,4 +16,4 @@ def own_names(host: str, bound: str) -> Collection[str]:
 
 def is_meant(header: str, names: Collection[str]) -> bool:
     """Whether the Host of a request is one of these names, with a port or without."""
-    return (header if header.endswith("]") else header.rsplit(":", 1)[0]).lower() in names
+    return _PORT.sub("", header).lower() in names

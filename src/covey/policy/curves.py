@@ -46,8 +46,9 @@ def outlook(curve: Sequence[tuple[int, float]], epochs: int) -> Outlook:
         misfit = float(np.mean((basis @ (top, gain) - scores) ** 2)) + (FLOOR * size) ** 2
         means.append(top - gain * epochs**-power)
         spreads.append(misfit * max(1.0, epochs / when[-1]))
-        weights.append(misfit ** (-len(points) / 2))
-    share = np.array(weights) / sum(weights)
+        weights.append(-len(points) / 2 * math.log(misfit))
+    share = np.exp(np.array(weights) - max(weights))  # of hundreds of scores, the powers themselves are no numbers
+    share /= sum(share)
     mean = float(share @ means)
     variance = float(share @ (np.array(spreads) + (np.array(means) - mean) ** 2))
     return Outlook(mean, math.sqrt(variance))

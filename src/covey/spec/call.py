@@ -20,13 +20,18 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
+AROUND = 100  # characters that an error shows on each side of its place
+
+
 class SpecError(PlanError):
     """A SPEC that cannot be read, with a caret under the character that is wrong."""
 
     def __init__(self, text: str, at: int, why: str) -> None:
         self.text, self.at, self.why = text, at, why
-        shown = re.sub(r"\s", " ", text)  # a line break would move the caret
-        super().__init__(f"{shown}\n{' ' * at}^ {why}" if shown else why)
+        first, last = (max(0, at - AROUND), at + AROUND) if len(text) > 4 * AROUND else (0, len(text))
+        shown = re.sub(r"\s", " ", text[first:last])  # a line break would move the caret
+        before, after = "… " * (first > 0), " …" * (last < len(text))
+        super().__init__(f"{before}{shown}{after}\n{' ' * (len(before) + at - first)}^ {why}" if shown else why)
 
 
 @dataclass(frozen=True, slots=True)

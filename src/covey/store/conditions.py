@@ -26,6 +26,7 @@ _FIELD = re.compile(r"[A-Za-z_][\w./-]*")
 _OP = re.compile(r">=|<=|!=|=|>|<")
 _WORD = re.compile(r"""[^\s()"'<>=!]+""")
 DEEP = 50  # parentheses inside each other
+LONGEST = 10_000  # characters
 BEGINNINGS = ("data", "source", "commit")  # hashes, of which the first characters are enough
 
 Fact = str | float | bool
@@ -58,6 +59,8 @@ class Condition:
 
 def parse_condition(text: str) -> Condition:
     """Read a condition such as `accuracy>0.9 and strategy=easgd`."""
+    if len(text) > LONGEST:
+        raise SpecError(text, LONGEST, f"the condition has {len(text):,} characters; at most {LONGEST:,} are read")
     reader = _ConditionReader(text)
     test = reader.either(0)
     reader.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,9 @@ from covey.tune.storage import ASKED, StudyFolder
 
 LEFT_OUT = ("pbt",)  # its trials change their settings, so no recorded curve is theirs
 NEAR = 0.002  # of the best score: as good
+EPOCHS = 10_000  # of a trial, at most
+LARGEST = 1e100  # score; a number of 32 bits ends at 3.4e38
+LONGEST = 1e9  # seconds of a trial
 
 studies: WireFormat[StudyResult] = WireFormat("study", StudyResult, "json")
 
@@ -56,6 +60,7 @@ def rehearsal_of(place: Path, slots: int | None) -> StudyRehearsal:
     file = place / RESULT if place.is_dir() else place
     try:
         whole = studies.read_file(file) if file.exists() or not place.is_dir() else _kept(place)
+        _check(whole)
     except FileNotFoundError:
         raise PlanError(f"there is no study {file}: name a file that covey tune --json wrote, or a folder") from None
     except WireError as error:
@@ -68,6 +73,21 @@ def _kept(place: Path) -> StudyResult:
     whole = studies.read_file(place / ASKED)
     whole.trials = StudyFolder(place, {}).rows()
     return whole
+
+
+def _check(whole: StudyResult) -> None:
+    """Refuse what no search can have written."""
+    if not 1 <= whole.epochs <= EPOCHS:
+        raise WireError(f"`$.epochs` is {whole.epochs}, and a search writes 1 to {EPOCHS:,} there")
+    for place, row in enumerate(whole.trials):
+        where = f"`$.trials[{place}]"
+        epochs = [0, *(when for when, _ in row.curve), whole.epochs + 1]
+        if any(later <= earlier for earlier, later in pairwise(epochs)):
+            raise WireError(f"{where}.curve` is not scored after rising epochs from 1 to {whole.epochs}")
+        if any(score is not None and not abs(score) <= LARGEST for _, score in row.curve):
+            raise WireError(f"{where}.curve` has a score beyond {LARGEST:g}: a search writes smaller ones")
+        if not 0 <= row.seconds <= LONGEST:
+            raise WireError(f"{where}.seconds` is {row.seconds:g}, and a search writes 0 to {LONGEST:g} there")
 
 
 def rehearsed(whole: StudyResult, slots: int) -> StudyRehearsal:

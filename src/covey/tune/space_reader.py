@@ -16,6 +16,7 @@ from covey.spec.call import BARE, Scalar, read
 from covey.spec.text_reader import TextReader
 from covey.tune.space import KINDS, Alternative, NumberRange, Space, Values
 
+DEEP = 50  # parentheses inside each other
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _CALL = re.compile(r"[a-z][a-z0-9_]*(?=\s*\()")
 
@@ -29,6 +30,8 @@ def parse_space(text: str) -> Space:
 
 class _SpaceReader(TextReader):
     """Of a SPACE."""
+
+    deep = 0  # in how many parentheses
 
     def settings(self, end: str) -> tuple[dict[str, Values], dict[str, int]]:
         """Settings up to the end of the text, or to a closing parenthesis."""
@@ -118,8 +121,12 @@ class _SpaceReader(TextReader):
             if called in KINDS:
                 self.fail("a range of numbers stands alone: write it without '|', or list the values")
             self.match(_NAME)
+            if self.deep == DEEP:
+                self.fail(f"more than {DEEP} parentheses inside each other")
             assert self.skip("(")
+            self.deep += 1
             inside = {} if self.skip(")") else self.settings(end=")")[0]
+            self.deep -= 1
             return Alternative(called, inside, at)
         word = self.match(BARE)
         value: Scalar | None = read(word) if word else None
