@@ -210,7 +210,7 @@ def test_the_command_trains_for_both_and_rehearses_what_it_wrote(files: list[str
     asked = ["tune", *files, "--space", "width=2|8", "--policy", "easeml", "--epochs", "1", "--slots", "2"]
     shown = CliRunner().invoke(app, [*asked, "--json", str(out), "--runs", str(tmp_path / "runs")])
     assert shown.exit_code == 0, shown.output
-    assert "4 trials of 2 tasks, 2 of which have a best model" in shown.stdout
+    assert "4 trials of 2 tasks; with a best model: 2" in shown.stdout
     assert shown.stdout.count("covey run") == 2 and len(list((tmp_path / "runs").iterdir())) == 2
     whole = json.loads(out.read_text())
     assert whole["schema"] == "covey.tenants/1" and [one["task"] for one in whole["tenants"]] == files

@@ -90,7 +90,8 @@ def lines(store: ModelStore, version: ModelVersion) -> Iterator[tuple[str, str]]
     yield "task", f"{origin.task or origin.run.task}{changed}"
     if origin.source:
         yield "source", f"sha256 {origin.source[:16]}" + (f", commit {origin.commit[:12]}" if origin.commit else "")
-    yield "strategy", f"{origin.run.strategy}, {origin.run.workers} workers, seed {origin.run.seed}"
+    workers = f"{origin.run.workers} worker{'s' * (origin.run.workers != 1)}"
+    yield "strategy", f"{origin.run.strategy}, {workers}, seed {origin.run.seed}"
     yield "engine", origin.run.engine
     if origin.cluster:
         yield "cluster", origin.cluster

@@ -208,4 +208,4 @@ def _conclude(whole: TenantsResult, studies: Sequence[RunningStudy]) -> None:
         conclude(one)
     whole.samples = sum(one.samples for one in whole.tenants)
     scored = sum(one.best is not None for one in whole.tenants)
-    whole.verdict = f"{len(whole.order)} trials of {len(whole.tenants)} tasks, {scored} of which have a best model"
+    whole.verdict = f"{len(whole.order)} trials of {len(whole.tenants)} tasks; with a best model: {scored}"
