@@ -67,7 +67,8 @@ def test_what_a_job_forks_holds_neither_its_lock_nor_its_slot(folder: JobFolder,
     (folder.made().path / "0001").mkdir()
     attempts = Attempts(folder.path)
     try:
-        attempts.start(job, 1, 1)
+        with attempts.reserved(job, 1, 1):
+            attempts.start(job, 1, 1)
         end = time.monotonic() + 50
         while attempts.lives(job):
             assert time.monotonic() < end, "its lock is held by what it forked"

@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from covey import atomic_file
 from covey.errors import PlanError
 from covey.jobs import keeper
+from covey.jobs.full_disk import write_in_place
 from covey.jobs.job_command import attempt_words
-from covey.jobs.job_folder import OUTPUT, JobFolder, is_own_folder, write_whole
+from covey.jobs.job_folder import OUTPUT, JobFolder, is_own_folder, sync_folder
 from covey.jobs.job_log import JobEntry, KnownJob, Status, known_jobs
 
 _FRAME = "".join(map(chr, range(0x2500, 0x2580))) + "| \t"  # what boxes around errors are drawn with
@@ -33,14 +34,29 @@ class Attempts:
         self.folder, self.threads = folder, threads  # of each worker
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def start(self, job: KnownJob, number: int, workers: int) -> None:
-        """Start a job, or continue it."""
-        place = self.folder / job.name
+    @contextmanager
+    def reserved(self, job: KnownJob, number: int, workers: int) -> Iterator[None]:
+        """Room on the disk for a start and for how it ends; where the block fails there was no such start."""
+        place, lock = self.folder / job.name, self._lock(job, number)
         if not is_own_folder(place):
             raise PlanError(f"{place} is not a folder: links are not followed")
-        self.resize(job, workers)
-        lock = os.open(self._lock(job, number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        output = os.open(place / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        end = lock.with_suffix(".end")
+        try:
+            write_in_place(end)
+            self.resize(job, workers)
+            os.close(self._output(job))
+            write_in_place(lock)  # the last one: whoever finds it takes the job for started
+            sync_folder(place)
+            yield
+        except BaseException:
+            for path in (lock, end):
+                path.unlink(missing_ok=True)
+            raise
+
+    def start(self, job: KnownJob, number: int, workers: int) -> None:
+        """Start a job, or continue it, for which room is reserved."""
+        place = self.folder / job.name
+        lock, output = os.open(self._lock(job, number), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), self._output(job)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             words = attempt_words(job.request, place, workers, self.threads)
@@ -57,7 +73,7 @@ class Attempts:
     def resize(self, job: KnownJob, workers: int) -> None:
         """The workers of a job come or go until there are so many."""
         if job.request.ranged:
-            write_whole(self.folder / job.name / keeper.WANTED, str(workers).encode())
+            write_in_place(self.folder / job.name / keeper.WANTED, str(workers).encode())
 
     def end(self, job: KnownJob) -> None:
         """Ask the run of a job to keep a checkpoint and end; asking twice does no harm."""
@@ -79,7 +95,8 @@ class Attempts:
     def ended(self, job: KnownJob) -> float:
         """When its last start ended, as seconds since 1970; now, where nobody has written it down."""
         with suppress(OSError):
-            return self._lock(job, job.attempt).with_suffix(".end").lstat().st_mtime
+            if self.code(job) is not None:
+                return self._lock(job, job.attempt).with_suffix(".end").lstat().st_mtime
         return time.time()
 
     def last_line(self, job: KnownJob) -> str:
@@ -91,6 +108,10 @@ class Attempts:
 
     def _lock(self, job: KnownJob, number: int) -> Path:
         return self.folder / job.name / f"attempt-{number}"
+
+    def _output(self, job: KnownJob) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(self.folder / job.name / OUTPUT, flags, 0o600)
 
 
 def how_it_ended(code: int | None, asked: Status | None, last_line: Callable[[], str]) -> tuple[Status, str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from covey.engines import machine
-from covey.engines.interrupt import Interrupt, interruptible
 from covey.errors import PlanError, WireError
 from covey.faults import words
 from covey.jobs.attempts import KILLED, SUSPENDING, Attempts, how_it_ended
+from covey.jobs.full_disk import FullDisk, is_full
 from covey.jobs.job_command import likeness, refusal
 from covey.jobs.job_folder import JobFolder, ServedCluster, too_large
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
@@ -22,7 +20,6 @@ from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.job_view import JobsView, Pair
 from covey.policy.sharing.queues import fair
 
-EVERY = 0.2  # seconds between two looks
 LOSSES = 3  # of a job's processes, under this head: then it has failed
 PATIENCE = 5.0  # seconds in which packed jobs run before what they do is measured
 
@@ -46,13 +43,20 @@ class Head:
         self._losses: dict[str, int] = {}
         self._failure = ""  # of the policy, as it was told
         self._next, self._unread, self._checked = 0.0, set[str](), set[str]()
+        self._news = False  # since the last decision
+        self._disk = FullDisk(folder.path, told)
 
     def look(self) -> None:
         """Hear what is new, decide if it is time, and do some of what was decided."""
-        news = [self._take_submitted(), self._take_stops(), self._take_ends()]
-        if any(news) or time.time() >= self._next:
-            self._decide()
-        self._carry_out()
+        if self._disk.waits:
+            return
+        with self._disk.awaited():
+            for hear in (self._take_submitted, self._take_stops, self._take_ends):
+                self._news |= hear()
+            if self._news or time.time() >= self._next:
+                self._decide()
+                self._news = False
+            self._carry_out()
 
     @property
     def idle(self) -> bool:
@@ -95,13 +99,14 @@ class Head:
 
     def _refuse_unsound(self) -> bool:
         """Jobs that `covey jobs submit` would not have taken: somebody else wrote them, or changed them since."""
-        new = [job for job in self.jobs.values() if not job.over and job.name not in self._checked]
-        self._checked |= {job.name for job in new}
-        wrong = [(job, why) for job in new if (why := refusal(job.request))]
-        for job, why in wrong:
-            self.attempts.end(job)
-            self._note(job, "refused", why=why)
-        return bool(wrong)
+        refused = False
+        for job in [job for job in self.jobs.values() if not job.over and job.name not in self._checked]:
+            if why := refusal(job.request):
+                self.attempts.end(job)
+                self._note(job, "refused", why=why)
+                refused = True
+            self._checked.add(job.name)
+        return refused
 
     def _take_stops(self) -> bool:
         """Jobs that somebody wants to end."""
@@ -120,22 +125,24 @@ class Head:
         found = [job for job in self.jobs.values() if job.status == "running" and not self.attempts.lives(job)]
         for job in found:
             self._measure(job)
-            asked, code = self._ending.pop(job.name, None), self.attempts.code(job)
-            asked = "stopped" if self.folder.is_asked_to_stop(job.name) else asked
+            code = self.attempts.code(job)
+            asked = "stopped" if self.folder.is_asked_to_stop(job.name) else self._ending.get(job.name)
             status, why = how_it_ended(code, asked, partial(self.attempts.last_line, job))
             if why == KILLED:
                 self._lost(job)
             else:
                 self._note(job, status, why=why, at=self.attempts.ended(job))
+            self._ending.pop(job.name, None)  # not before that is on the disk: who fails until then asks again
         return bool(found)
 
     def _lost(self, job: KnownJob) -> None:
         """Its processes were killed, with the machine or alone: it waits to continue from its checkpoint."""
-        self._losses[job.name] = self._losses.get(job.name, 0) + 1
-        if self._losses[job.name] >= LOSSES:
+        losses = self._losses.get(job.name, 0) + 1
+        if losses >= LOSSES:
             self._note(job, "failed", why=f"its processes were killed {LOSSES} times")
         else:
             self._note(job, "suspended", why=KILLED)
+        self._losses[job.name] = losses
 
     def _measure(self, job: KnownJob) -> None:
         packed = any(job.name in pair for pair in self.decided.pairs)
@@ -209,10 +216,14 @@ class Head:
                 self._start(job, wanted)
 
     def _start(self, job: KnownJob, workers: int) -> None:
-        self._note(job, "running", workers, job.attempt + 1)
+        number = job.attempt + 1
         try:
-            self.attempts.start(job, job.attempt, workers)
+            with self.attempts.reserved(job, number, workers):
+                self._note(job, "running", workers, number)
+            self.attempts.start(job, number, workers)
         except (OSError, ValueError, PlanError) as error:  # such as a folder that is gone
+            if is_full(error):
+                raise
             self._note(job, "failed", why=f"it could not be started: {error}")
 
     def _resize(self, job: KnownJob, workers: int) -> None:
@@ -223,25 +234,3 @@ class Head:
         """The slots that are taken if this job has so many workers."""
         counts = {job.name: job.workers for job in self.jobs.values() if job.status == "running"} | {name: workers}
         return Allocation(counts, frozenset(pair for pair in self.decided.pairs if pair <= counts.keys())).used
-
-
-def serve(
-    path: Path, slots: int, policy: str = "fair", slice: float = 60.0, *, until_empty: bool = False,
-    told: Callable[[str], None] = lambda line: None,
-) -> dict[str, KnownJob]:  # fmt: skip
-    """Serve a folder until somebody interrupts, or with `until_empty` until all of its jobs have ended.
-
-    Jobs that run when the head ends go on; the next head takes them over.
-    """
-    sharing_policy(policy)
-    folder, cluster, interrupt = JobFolder(path), ServedCluster(slots, policy, slice), Interrupt()
-    with folder.served(cluster), interruptible(interrupt):
-        head = Head(folder, cluster, told)
-        with closing(head.log):
-            told(f"serving {folder.path}: {slots} slot{'' if slots == 1 else 's'}, {policy}")
-            while not interrupt.asked:
-                head.look()
-                if until_empty and head.idle:
-                    break
-                time.sleep(EVERY)
-            return head.jobs

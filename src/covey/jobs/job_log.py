@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -51,10 +52,13 @@ class JobLog:
     def write(self, entry: JobEntry) -> None:
         line = msgspec.json.encode(entry) + b"\n"
         before = os.fstat(self._file).st_size
-        if os.write(self._file, line) != len(line):
+        try:
+            if os.write(self._file, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(self._file)
+        except OSError:
             os.ftruncate(self._file, before)
-            raise OSError(28, "the disk is full", str(self.path))
-        os.fsync(self._file)
+            raise
 
     def close(self) -> None:
         os.close(self._file)

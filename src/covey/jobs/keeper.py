@@ -20,7 +20,7 @@ import msgspec
 from covey.decoding import WireFormat
 from covey.engines.process.child_process import die_with_parent
 from covey.errors import WireError
-from covey.jobs.job_folder import write_whole
+from covey.jobs.full_disk import FIRST, is_full, write_in_place
 from covey.observe.facts import NOW
 from covey.observe.journal import read_now
 
@@ -83,7 +83,13 @@ class JobKeeper:
             except subprocess.TimeoutExpired:
                 self._resize()
         end_session()
-        write_whole(self.folder / f"attempt-{self.number}.end", msgspec.json.encode(AttemptEnd(code)))
+        while True:  # without that file the job would run again; its room is there since the start
+            try:
+                return write_in_place(self.folder / f"attempt-{self.number}.end", msgspec.json.encode(AttemptEnd(code)))
+            except OSError as error:
+                if not is_full(error):
+                    raise
+            time.sleep(FIRST)
 
     def _resize(self) -> None:
         """Let workers go, or have some come, until there are as many as the head wants."""

@@ -48,7 +48,7 @@ def serve(
     covey jobs serve --slots 4 --policy optimus
     """
     with explained("normal"):
-        from covey.jobs.head import serve as serve_folder
+        from covey.jobs.serving import serve as serve_folder
         from covey.simulate.units import parse_duration
 
         seconds = float(parse_duration(slice))
