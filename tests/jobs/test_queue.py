@@ -16,12 +16,13 @@ from covey.cli import app
 from covey.engines.machine import cores
 from covey.errors import PlanError
 from covey.jobs import head as heads
+from covey.jobs import job_progress
 from covey.jobs.attempts import KILLED, Attempts, jobs_now
 from covey.jobs.head import Head
-from covey.jobs.job_command import attempt_words, job_request
+from covey.jobs.job_command import attempt_words, job_request, length
 from covey.jobs.job_folder import JobFolder, ServedCluster
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, known_jobs
-from covey.jobs.job_progress import JobProgress
+from covey.jobs.job_progress import JobProgress, groups_alike
 from covey.observe.facts import RecordFacts, RunFacts
 from covey.observe.journal import JournalMoment
 from covey.policy.sharing.allocation import Allocation
@@ -181,8 +182,25 @@ def test_of_a_job_that_waits_it_is_known_what_jobs_like_it_were_measured_to_be(f
     short = folder.submit([*RUN[:-1], "1", "--workers=1", "--seed", "7"])
     head.look()
     assert head.attempts.asked == [running] and head.decided.workers == {short: 1}
-    seen = head.progress[short].view(head.jobs[short], 0.0, [(head.jobs[running].request, head.progress[running])])
+    (alike,) = groups_alike([(head.jobs[running].request, head.progress[running])]).values()
+    seen = head.progress[short].view(head.jobs[short], 0.0, alike)
     assert (seen.total, seen.speeds) == (2000.0, ((1, 100.0),))
+
+
+def test_the_work_of_a_decision_grows_as_the_number_of_jobs(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether jobs are alike or not, each is asked for its length once or twice, not once for each other."""
+    asked = list[int]()
+    monkeypatch.setattr(job_progress, "length", lambda request: asked.append(1) or length(request))
+    for policy in ("fair", "optimus"):
+        head = head_of(folder, policy=policy)
+        for number in range(1, 101):
+            request = job_request([*RUN, "--seed", str(number)], folder.path, 0.0)
+            head.jobs[f"{number:04d}"] = KnownJob(f"{number:04d}", request, status="waiting")
+        head._decide()
+        for known in head.progress.values():
+            known.total, known.speeds = 4000.0, {1: 100.0}
+        head._decide()
+    assert 400 <= len(asked) <= 2 * 400
 
 
 def test_jobs_take_turns_and_none_starts_before_the_other_has_ended(

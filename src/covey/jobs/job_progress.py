@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TypeAlias
 
 from covey.errors import WireError
 from covey.jobs.job_command import JobRequest, length, likeness
@@ -73,38 +72,46 @@ class JobProgress:
             if not packed:
                 self.speeds[job.workers] = self.rate
 
-    def view(self, job: KnownJob, now: float, alike: Sequence[MeasuredJob] = ()) -> JobView:
+    def view(self, job: KnownJob, now: float, alike: JobsAlike | None = None) -> JobView:
         """The job, as a policy sees it; what was not measured yet is as it is of jobs that are alike.
 
         Its slice begins when it trains: starting may take longer than a slice.
         """
+        alike = alike or JobsAlike()
         asked = job.request
         since = (self.trains_since or now) if job.status == "running" else job.since
-        speeds = {workers: speed for _, other in alike for workers, speed in other.speeds.items()} | self.speeds
+        speeds = alike.speeds | self.speeds
         return JobView(
             name=job.name, arrived=asked.submitted, least=asked.least, most=asked.most, workers=job.workers,
-            since=since, done=self.done, total=self.total or _total_like(asked, alike), converges=self.converges,
+            since=since, done=self.done, total=self.total or alike.total(asked), converges=self.converges,
             curve=tuple(sorted(self.curve.items())), speeds=tuple(sorted(speeds.items())), servers=self.servers,
             keepable=asked.kept, stages=parse_stages(asked.stages) if asked.stages else (),
         )  # fmt: skip
 
 
-MeasuredJob: TypeAlias = tuple[JobRequest, JobProgress]
+@dataclass(slots=True)
+class JobsAlike:
+    """What was measured of jobs that train alike."""
+
+    speeds: dict[int, float] = field(default_factory=dict)
+    per_length: dict[str, float] = field(default_factory=dict)  # samples of an epoch or a step, of the first job
+
+    def add(self, request: JobRequest, known: JobProgress) -> None:
+        self.speeds |= known.speeds
+        if known.total:
+            unit, many = length(request)
+            self.per_length.setdefault(unit, known.total / many)
+
+    def total(self, asked: JobRequest) -> float | None:
+        """Samples of a job that was never started: of one that is alike, for as many epochs or steps."""
+        unit, many = length(asked)
+        per = self.per_length.get(unit)
+        return None if per is None else per * many
 
 
-def groups_alike(measured: Iterable[MeasuredJob]) -> dict[tuple[str, ...], list[MeasuredJob]]:
+def groups_alike(measured: Iterable[tuple[JobRequest, JobProgress]]) -> dict[tuple[str, ...], JobsAlike]:
     """Jobs that train alike, by what they have in common."""
-    found: dict[tuple[str, ...], list[MeasuredJob]] = {}
+    found: dict[tuple[str, ...], JobsAlike] = {}
     for request, progress in measured:
-        found.setdefault(likeness(request), []).append((request, progress))
+        found.setdefault(likeness(request), JobsAlike()).add(request, progress)
     return found
-
-
-def _total_like(asked: JobRequest, alike: Sequence[MeasuredJob]) -> float | None:
-    """Samples of a job that was never started: of one that is alike, for as many epochs or steps."""
-    unit, many = length(asked)
-    for request, known in alike:
-        other, theirs = length(request)
-        if known.total and other == unit:
-            return known.total * many / theirs
-    return None
