@@ -72,6 +72,14 @@ def check(path: Path, asked: str, usual: str, *, makes_folders: bool = False) ->
         raise PlanError(f"{asked} cannot be written: {error.strerror}; choose another place") from None
 
 
+def is_at(file: int, path: Path) -> bool:
+    """Whether this open file is what the path leads to: not if it was removed or replaced; links are not followed."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def is_locked(path: Path, *, shared: bool = False) -> bool:
     """Whether a living process holds the lock of this file, or even a `shared` one; links are not followed."""
     import fcntl  # which Windows has not

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from covey.cli import app
 from covey.engines.machine import cores
-from covey.errors import PlanError
+from covey.errors import CoveyError, PlanError
 from covey.jobs import head as heads
 from covey.jobs import job_progress
 from covey.jobs.attempts import KILLED, Attempts, jobs_now
@@ -23,6 +23,7 @@ from covey.jobs.job_command import attempt_words, job_request, length
 from covey.jobs.job_folder import JobFolder, ServedCluster
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, known_jobs
 from covey.jobs.job_progress import JobProgress, groups_alike
+from covey.jobs.serving import serve
 from covey.observe.facts import RecordFacts, RunFacts
 from covey.observe.journal import JournalMoment
 from covey.policy.sharing.allocation import Allocation
@@ -82,6 +83,25 @@ def test_of_two_heads_on_one_folder_the_second_is_refused(folder: JobFolder) -> 
     assert not folder.is_served()
     with folder.served(ServedCluster(2, "fair")):
         pass
+
+
+@pytest.mark.parametrize("made_again", [True, False])
+def test_a_head_whose_folder_is_removed_ends(folder: JobFolder, made_again: bool) -> None:
+    """Its lock is on a removed file: another head would be let into a new folder beside it."""
+    told = list[str]()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        folder.path.rename(folder.path.with_name("away"))
+        if made_again:
+            folder.made()
+            (folder.path / ".lock").touch()
+
+    with pytest.raises(
+        CoveyError, match="was removed or replaced, so this head serves it no more; jobs that ran go on"
+    ):
+        serve(folder.path, 1, told=tell, until_empty=True)
+    assert len(told) == 1 and not (folder.path / "log.jsonl").exists()
 
 
 def test_a_person_reads_why_a_second_head_or_a_job_that_is_too_large_is_refused(folder: JobFolder) -> None:

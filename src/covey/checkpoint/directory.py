@@ -15,6 +15,7 @@ from typing import Self
 
 import msgspec
 
+from covey import atomic_file
 from covey.checkpoint.files import MODE, opened, seal, seal_read, settle, sync, write_synced
 from covey.checkpoint.record import RunRecord, is_whole, read_record, sealed
 from covey.errors import AnotherLeads, CheckpointError
@@ -145,10 +146,7 @@ class CheckpointDirectory:
     def _holds_lock(self) -> bool:
         if self._lock < 0 or _identity(self.directory) != self._locked:
             return False
-        try:
-            return os.path.samestat(os.fstat(self._lock), os.lstat(self.directory / ".lock"))
-        except FileNotFoundError:
-            return False
+        return atomic_file.is_at(self._lock, self.directory / ".lock")
 
     def commit(self, partial: Path, run: RunRecord) -> Path:
         """Seal what was written: one rename makes it the newest checkpoint, and only the newest few stay."""

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -130,8 +130,8 @@ class JobFolder:
         return atomic_file.is_locked(self.path / LOCK)
 
     @contextmanager
-    def served(self, cluster: ServedCluster) -> Iterator[None]:
-        """Serve it, as the only one, until the block ends or this process does."""
+    def served(self, cluster: ServedCluster) -> Iterator[Callable[[], bool]]:
+        """Serve it, as the only one, until the block ends or this process does; whether it still is the same folder."""
         self.made()
         lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -145,7 +145,7 @@ class JobFolder:
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
             write_whole(self.path / CLUSTER, msgspec.json.encode(cluster))
-            yield
+            yield lambda: atomic_file.is_at(lock, self.path / LOCK)
         finally:
             os.close(lock)
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from covey.engines.interrupt import Interrupt, interruptible
+from covey.errors import CoveyError
 from covey.jobs.full_disk import unless_full
 from covey.jobs.head import Head
 from covey.jobs.job_folder import JobFolder, ServedCluster
@@ -27,11 +28,16 @@ def serve(
     """
     sharing_policy(policy)
     folder, cluster, interrupt = JobFolder(path), ServedCluster(slots, policy, slice), Interrupt()
-    with folder.served(cluster), interruptible(interrupt):
+    with folder.served(cluster) as is_ours, interruptible(interrupt):
         head = Head(folder, cluster, told := unless_full(told))
         with closing(head.log):
             told(f"serving {folder.path}: {slots} slot{'' if slots == 1 else 's'}, {policy}")
             while not interrupt.asked:
+                if not is_ours():
+                    raise CoveyError(
+                        f"{folder.path} was removed or replaced, so this head serves it no more; jobs that ran go on: "
+                        "put the folder back, or start covey jobs serve for the new one"
+                    )
                 head.look()
                 if until_empty and head.idle:
                     break
