@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> JobFolder:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = [time.time()]
     monkeypatch.setattr(heads.time, "time", lambda: now[0])
+    monkeypatch.setattr(heads.time, "monotonic", lambda: now[0] - 1e6)
     return lambda seconds: now.__setitem__(0, now[0] + seconds)
 
 
@@ -241,6 +242,28 @@ def test_jobs_take_turns_and_none_starts_before_the_other_has_ended(
     head.attempts.finish("0002", 130)
     head.look()
     assert head.attempts.started == [("0001", 1, 2), ("0002", 1, 2), ("0001", 2, 2)]
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_jobs_take_turns_also_when_the_clock_of_the_machine_is_set(
+    folder: JobFolder, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    for _ in range(2):
+        folder.submit([*RUN, "--workers", "2"])
+    head = head_of(folder)
+    head.look()
+    usual = heads.time.time
+    monkeypatch.setattr(heads.time, "time", lambda: usual() + jump)
+    for seconds, asked in ((9, []), (2, ["0001"])):
+        clock(seconds)
+        head.look()
+        assert head.attempts.asked == asked
+    head.attempts.finish("0001", 130)
+    head.look()
+    for seconds, asked in ((9, ["0001"]), (2, ["0001", "0002"])):
+        clock(seconds)
+        head.look()
+        assert head.attempts.asked == asked
 
 
 def test_a_job_that_takes_longer_to_start_than_a_slice_is_not_suspended_before_it_trains(

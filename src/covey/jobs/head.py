@@ -15,6 +15,7 @@ from covey.jobs.job_command import likeness, refusal
 from covey.jobs.job_folder import JobFolder, ServedCluster, too_large
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, Status, known_jobs
 from covey.jobs.job_progress import JobProgress, groups_alike
+from covey.jobs.steady_clock import SteadyClock
 from covey.policy.sharing import sharing_policy
 from covey.policy.sharing.allocation import Allocation
 from covey.policy.sharing.job_view import JobsView, Pair
@@ -43,6 +44,7 @@ class Head:
         self._losses: dict[str, int] = {}
         self._failure = ""  # of the policy, as it was told
         self._next, self._unread, self._checked = 0.0, set[str](), set[str]()
+        self._clock = SteadyClock()
         self._news = False  # since the last decision
         self._disk = FullDisk(folder.path, told)
 
@@ -53,7 +55,7 @@ class Head:
         with self._disk.awaited():
             for hear in (self._take_submitted, self._take_stops, self._take_ends):
                 self._news |= hear()
-            if self._news or time.time() >= self._next:
+            if self._news or time.monotonic() >= self._next:
                 self._decide()
                 self._news = False
             self._carry_out()
@@ -156,14 +158,21 @@ class Head:
             if job.status == "running" or job.name not in self.progress:
                 self._measure(job)
         self._measure_pairs()
-        now = time.time()
+        now = time.monotonic()
         alike = groups_alike((job.request, self.progress[job.name]) for job in self.jobs.values())
-        views = tuple(self.progress[job.name].view(job, now, alike[likeness(job.request)]) for job in alive)
+        views = tuple(
+            self.progress[job.name].view(job, self._since(job, now), alike[likeness(job.request)]) for job in alive
+        )
         going = [job for job in self.jobs.values() if job.status == "running" and job not in alive]
         slots = self.cluster.slots - sum(job.workers for job in going)
         view = JobsView(now, slots, views, self.cluster.slice, self.packings)
         self.decided, self._next = self._asked_policy(view), view.next_decision
-        self._paired = {pair: self._paired.get(pair, time.time()) for pair in self.decided.pairs}
+        self._paired = {pair: self._paired.get(pair, now) for pair in self.decided.pairs}
+
+    def _since(self, job: KnownJob, now: float) -> float:
+        """When its turn began, or its wait. A slice begins when it trains: starting may take longer than a slice."""
+        at = self.progress[job.name].trains_since if job.status == "running" else job.since
+        return now if at is None else self._clock.moment(job.name, at)
 
     def _asked_policy(self, view: JobsView) -> Allocation:
         """What the policy decides; equal shares where it fails: what one job measured must not end the head."""
@@ -188,7 +197,7 @@ class Head:
             for name in pair:
                 job, known = self.jobs[name], self.progress[name]
                 alone = known.view(job, since).speed(job.workers) if known.speeds else None
-                if alone and known.rate and job.status == "running" and time.time() - since > PATIENCE:
+                if alone and known.rate and job.status == "running" and time.monotonic() - since > PATIENCE:
                     shares.append(known.rate / alone)
             if len(shares) == 2:
                 self.packings[pair] = sum(shares)

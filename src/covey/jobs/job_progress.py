@@ -72,14 +72,10 @@ class JobProgress:
             if not packed:
                 self.speeds[job.workers] = self.rate
 
-    def view(self, job: KnownJob, now: float, alike: JobsAlike | None = None) -> JobView:
-        """The job, as a policy sees it; what was not measured yet is as it is of jobs that are alike.
-
-        Its slice begins when it trains: starting may take longer than a slice.
-        """
+    def view(self, job: KnownJob, since: float, alike: JobsAlike | None = None) -> JobView:
+        """The job, as a policy sees it; what was not measured yet is as it is of jobs that are alike."""
         alike = alike or JobsAlike()
         asked = job.request
-        since = (self.trains_since or now) if job.status == "running" else job.since
         speeds = alike.speeds | self.speeds
         return JobView(
             name=job.name, arrived=asked.submitted, least=asked.least, most=asked.most, workers=job.workers,
