@@ -37,6 +37,9 @@ class PretendedProcesses:
     def end(self, job: KnownJob) -> None:
         self.asked += [job.name] if job.name not in self.asked else []
 
+    def is_halted(self, job: KnownJob) -> bool:
+        return False
+
     def resize(self, job: KnownJob, workers: int) -> None:
         self.resized.append((job.name, workers))
 

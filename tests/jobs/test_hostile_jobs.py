@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.cli import app
+from covey.errors import PlanError
+from covey.jobs import head as heads
 from covey.jobs.attempts import Attempts, last_sentence
 from covey.jobs.head import Head
 from covey.jobs.job_command import JobRequest, job_request, refusal
@@ -82,6 +84,37 @@ def test_what_a_job_forks_holds_neither_its_lock_nor_its_slot(folder: JobFolder,
                 os.kill(int((tmp_path / name).read_text()), signal.SIGKILL)
 
 
+def test_a_job_whose_keeper_is_halted_is_killed_when_it_is_stopped(
+    folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "ANSWER", 0.2)
+    plugin = tmp_path / "forks.py"
+    plugin.write_text(f"{FORKS}\ntime.sleep(60)\n")
+    written(folder)
+    told = list[str]()
+    head = head_of(folder, told)
+    monkeypatch.setattr("covey.jobs.attempts.attempt_words", lambda *_: ["strategies", "--plugin", str(plugin)])
+    head.look()
+    keeper, end = 0, time.monotonic() + 50
+    try:
+        while not keeper or not (tmp_path / "away").exists():
+            assert time.monotonic() < end
+            keeper = head.attempts._keeper(head.jobs["0001"])
+            time.sleep(0.05)
+        os.kill(keeper, signal.SIGSTOP)
+        folder.ask_to_stop("0001")
+        while not head.idle:
+            assert time.monotonic() < end
+            head.look()
+            time.sleep(0.05)
+        assert head.jobs["0001"].status == "stopped" and not is_alive(int((tmp_path / "left").read_text()))
+        assert next(line for line in told if "halted" in line).startswith("0001 has a keeper that was halted")
+    finally:
+        for file in (folder.path / "0001/attempt-1", tmp_path / "left", tmp_path / "away"):
+            with suppress(OSError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -107,6 +140,13 @@ def test_a_job_that_submit_refuses_is_refused_by_the_head(
     head.look()
     job = known_jobs(folder)["0001"]
     assert job.status == "refused" and said in job.why and head.idle and len(job.why) <= 500
+
+
+@pytest.mark.parametrize(("words", "cwd"), [([*RUN, "--save", "q\udcff"], "/"), (RUN, "/q\udcff")])
+def test_what_is_not_utf_8_is_refused_before_anything_is_made(folder: JobFolder, words: list[str], cwd: str) -> None:
+    with pytest.raises(PlanError, match=r"q\\udcff' is not UTF-8.*rename it") as refused:
+        folder.submit(words, Path(cwd))
+    assert str(refused.value).isascii() and not folder.path.exists()
 
 
 def test_what_submit_takes_is_taken(tmp_path: Path) -> None:

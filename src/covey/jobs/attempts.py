@@ -77,11 +77,31 @@ class Attempts:
 
     def end(self, job: KnownJob) -> None:
         """Ask the run of a job to keep a checkpoint and end; asking twice does no harm."""
+        if pid := self._keeper(job):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def is_halted(self, job: KnownJob) -> bool:
+        """Whether its keeper was halted (SIGSTOP), so that it hears nothing."""
+        with suppress(OSError, IndexError):
+            stat = Path(f"/proc/{self._keeper(job)}/stat").read_bytes()
+            return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+        return False
+
+    def kill(self, job: KnownJob) -> None:
+        """End its processes at once, without a checkpoint."""
+        if pid := self._keeper(job):
+            with suppress(OSError):
+                keeper.end_session(pid)
+
+    def _keeper(self, job: KnownJob) -> int:
+        """The process that keeps its last start; 0 if there is none."""
         with suppress(OSError, ValueError):
             pid = int(self._lock(job, job.attempt).read_text() or "0")
             title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if pid and keeper.__name__.encode() in title and str(self.folder / job.name).encode() in title:
-                os.kill(pid, signal.SIGTERM)
+            if keeper.__name__.encode() in title and str(self.folder / job.name).encode() in title:
+                return pid
+        return 0
 
     def lives(self, job: KnownJob) -> bool:
         """Whether the keeper of its last start lives."""

@@ -22,6 +22,7 @@ from covey.policy.sharing.job_view import JobsView, Pair
 from covey.policy.sharing.queues import fair
 
 LOSSES = 3  # of a job's processes, under this head: then it has failed
+ANSWER = 10.0  # seconds in which a keeper that was halted may be continued by whoever halted it
 PATIENCE = 5.0  # seconds in which packed jobs run before what they do is measured
 
 
@@ -45,6 +46,7 @@ class Head:
         self._failure = ""  # of the policy, as it was told
         self._next, self._unread, self._checked = 0.0, set[str](), set[str]()
         self._clock = SteadyClock()
+        self._halted: dict[str, float] = {}  # jobs that are to end and whose keepers are halted, and since when
         self._news = False  # since the last decision
         self._disk = FullDisk(folder.path, told)
 
@@ -204,8 +206,7 @@ class Head:
 
     def _carry_out(self) -> None:
         """First make room, then use it."""
-        for name in self._ending:  # again, as one that had just been started may not have heard it
-            self.attempts.end(self.jobs[name])
+        self._end_those_asked()
         running = [job for job in self.jobs.values() if job.status == "running" and job.name not in self._ending]
         for job in running:
             wanted = self.decided.workers.get(job.name, 0)
@@ -223,6 +224,19 @@ class Head:
                 self._resize(job, wanted)
             elif job.status != "running":
                 self._start(job, wanted)
+
+    def _end_those_asked(self) -> None:
+        """Again, as one that had just been started may not have heard it; one whose keeper stays halted is killed."""
+        now, halted = time.monotonic(), {}
+        for job in [self.jobs[name] for name in self._ending]:
+            self.attempts.end(job)
+            if not self.attempts.is_halted(job):
+                continue
+            halted[job.name] = self._halted.get(job.name, now)
+            if now - halted[job.name] > ANSWER:
+                self.told(f"{job.name} has a keeper that was halted and does not end it: its processes are killed")
+                self.attempts.kill(job)
+        self._halted = halted
 
     def _start(self, job: KnownJob, workers: int) -> None:
         number = job.attempt + 1

@@ -51,6 +51,9 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True):
 def job_request(words: Sequence[str], cwd: Path, submitted: float, stages: str = "") -> JobRequest:
     """The job that a command line asks for; PlanError where it cannot be one."""
     words = list(words[1:] if list(words[:1]) == ["covey"] else words)
+    for text in (*words, str(cwd), stages):
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise PlanError(f"{text!r} is not UTF-8, as the command and the folder of a job must be: rename it")
     workers = _sound(words, stages)
     return JobRequest(
         words=words, cwd=str(cwd), submitted=submitted, least=workers.least or workers.most, most=workers.most,

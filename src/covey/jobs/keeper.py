@@ -82,7 +82,7 @@ class JobKeeper:
                 break
             except subprocess.TimeoutExpired:
                 self._resize()
-        end_session()
+        end_session(os.getpid())
         while True:  # without that file the job would run again; its room is there since the start
             try:
                 return write_in_place(self.folder / f"attempt-{self.number}.end", msgspec.json.encode(AttemptEnd(code)))
@@ -140,15 +140,15 @@ def worker_processes(launcher: int) -> dict[int, int]:
     return found
 
 
-def end_session() -> None:
-    """Kill what is left of the session that this process leads: slots are free when a job is over."""
+def end_session(leader: int) -> None:
+    """Kill what is left of the session that a keeper leads, but not this process: slots are free when a job is over."""
     own = os.getpid()
-    if os.getsid(0) != own:
+    if os.getsid(leader) != leader:
         return
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
             session = int((place / "stat").read_bytes().rpartition(b")")[2].split()[3])
-            if session == own and int(place.name) != own:
+            if session == leader and int(place.name) != own:
                 os.kill(int(place.name), signal.SIGKILL)
 
 
