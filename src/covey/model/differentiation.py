@@ -9,6 +9,7 @@ from functools import partial
 from covey.model.batches import Batch, BatchSource, Losses
 from covey.model.flat import Flat
 from covey.model.norm import NormGroup, SynchronizedNorm, together
+from covey.model.slots import CollectedGrads
 from covey.nn.experts import experts_in
 from covey.nn.routing import RoutingNotes
 from covey.program import Compute, Node
@@ -61,6 +62,8 @@ class Differentiation:
         self.batch, self.losses = Batch(float("nan"), 0), Losses()
         self.begins: Callable[[], None] = lambda: None  # hears of each work before it begins
         self._loose = False  # whether the gradient still lies where backward left it
+        self.keeps = False  # whether what backward made stays until it is taken by `undo`
+        self._made: CollectedGrads | None = None
 
     @property
     def grad(self) -> Vector:
@@ -72,15 +75,24 @@ class Differentiation:
 
     def run(self, batch: Callable[[], Batch], flat: bool = True) -> Batch:
         """(On the compute thread) Forward and backward; whether the gradient is put together."""
-        self._loose = False
+        self._loose, self._made = False, None
         done = self.losses.of(batch)
         if flat:
-            self._layout.collect_grads(self._layout.slots)
+            made = self._layout.collect_grads(self._layout.slots)
+            self._made = made if self.keeps and made.stay else None
         else:
             self._layout.complete_grads()
         self._loose = not flat
         self._layout.collect_buffers()
         return done
+
+    def undo(self) -> Callable[[], None] | None:
+        """What makes the gradient again what backward made, without a copy of it; None where that is not there.
+
+        To be asked for before anything changes the gradient; what backward made is gone when this is dropped.
+        """
+        made, self._made = self._made, None
+        return made.bring if made else None
 
     async def tell_routing(self, node: Node) -> None:
         """Note what the routers of experts chose since this was last told."""

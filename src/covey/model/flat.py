@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.errors import CheckpointError, PlanError
-from covey.model.slots import TensorSlot, buffers_of, described, slots_of, trainable
+from covey.model.slots import CollectedGrads, TensorSlot, buffers_of, described, slots_of, trainable
 from covey.names import option
 from covey.vector import Piece, Vector, ranges
 
@@ -126,22 +126,22 @@ class Flat:
                 view.copy_(current)
                 owner._buffers[key] = view
 
-    def collect_grads(self, slots: Iterable[TensorSlot]) -> None:
-        """Bring the gradients of these parameters back into the flat vector, and nothing else."""
-        views, grads = [], []
+    def collect_grads(self, slots: Iterable[TensorSlot]) -> CollectedGrads:
+        """Bring the gradients of these parameters back into the flat vector, and nothing else; where they lay."""
+        views, grads, absent, here = list[Tensor](), list[Tensor](), list[Tensor](), False
         for slot in slots:
             parameter, view = self._grad_views[slot.name]
             if parameter.grad is None:
-                view.zero_()
+                absent.append(view)
             elif parameter.grad is not view:
                 views.append(view)
                 grads.append(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+            else:
+                here = True
             parameter.grad = view
-        if views and views[0].is_cuda:
-            torch._foreach_copy_(views, grads)  # a few launches for all of them
-        else:
-            for view, grad in zip(views, grads, strict=True):
-                view.copy_(grad)
+        found = CollectedGrads(views, grads, absent, here)
+        found.bring()
+        return found
 
     def complete_grads(self) -> None:
         """Leave gradients where backward made them, as an optimizer takes them; what has none has one of zeros."""

@@ -118,3 +118,28 @@ def buffers_of(modules: Iterable[nn.Module]) -> dict[str, tuple[nn.Module, str, 
                     seen.add(id(buffer))
                     found[f"{path}.{key}" if path else key] = (owner, key, buffer)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedGrads:
+    """Where the gradients lay that were brought into a flat vector."""
+
+    views: list[Tensor]  # of the vector
+    grads: list[Tensor]  # what was brought there
+    absent: list[Tensor]  # views of what had no gradient
+    here: bool  # whether others lay in the vector already
+
+    @property
+    def stay(self) -> bool:
+        """Whether all can be brought there again later: on a GPU their memory belongs to another stream."""
+        return not self.here and not any(view.is_cuda for view in self.views)
+
+    def bring(self) -> None:
+        """Bring them there."""
+        if self.views and self.views[0].is_cuda:
+            torch._foreach_copy_(self.views, self.grads)  # a few launches for all of them
+        else:
+            for view, grad in zip(self.views, self.grads, strict=True):
+                view.copy_(grad)
+        for view in self.absent:
+            view.zero_()

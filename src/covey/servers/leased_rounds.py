@@ -15,6 +15,7 @@ from covey.data.leases import Lease, Ledger
 from covey.exchange.collectives.sums import Group
 from covey.membership import ViewChanged, all_lost
 from covey.message import Address, Message
+from covey.model.differentiation import Differentiation
 from covey.model.replica import Replica
 from covey.observe.tally import AcceptedSamples
 from covey.program import Node
@@ -93,13 +94,16 @@ class LeasedRounds(Together):
         """The batch of this worker's step."""
         return self.ledger.held[self.node.rank].get(self.node.step)
 
-    async def conclude(self, act: GroupAct, *touched: Vector, stopped: bool = False) -> bool:
-        """End the round by what those do together that had a batch in it, and which changes these vectors.
+    async def conclude(
+        self, act: GroupAct, *touched: Vector, compute: Differentiation | None = None, stopped: bool = False
+    ) -> bool:  # fmt: skip
+        """End the round by what those do together that had a batch in it, and which changes these vectors, and the
+        gradient that was computed last.
 
         False: there is nothing left to do here, as another worker's outcome is taken over. With `stopped` the steps
         from the present one on are not done. As in `round`, what follows from the sum is done before anything else.
         """
-        before, end = self._copied(touched), self.node.step if stopped else self.end
+        before, end = self._undo(touched, compute), self.node.step if stopped else self.end
         while True:
             try:
                 return await self._concluded(act, end)

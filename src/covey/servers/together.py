@@ -8,11 +8,13 @@ over what the others have in common, and the next round is the first that nobody
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from covey.exchange.collectives.sums import Group
 from covey.membership import Departed, Joined, ViewChanged, all_lost
 from covey.message import KINDS, Address, Message
+from covey.model.differentiation import Differentiation
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.loop_place import LoopPlace
@@ -80,6 +82,10 @@ LASTING = frozenset({Joined, Departed, RoundStanding, RoundClosed})
 """What does not belong to a round."""
 
 
+Undo = Callable[[], object]
+"""Brings numbers back as they were before a round."""
+
+
 class CommonState(Protocol):
     """What the workers have in common after a round, and one that is behind takes over."""
 
@@ -102,7 +108,7 @@ class Together:
         self.ended = {who.rank for who in node.life.ended}
         self.open = False  # a round was done since all were last known to be equally far
         self.place = LoopPlace(node, each_step=state.counts)
-        self._touched: list[tuple[Vector, Vector]] = []  # what a broken round may have changed, and as it was before
+        self._touched: list[Undo] = []  # of what a broken round may have changed
         self._copies: list[Vector] = []  # of what the last round might change
 
     @property
@@ -135,15 +141,19 @@ class Together:
             replica.progress.reach(samples * self.node.workers)
         return True
 
-    async def round(self, step: int, group: Group, act: Callable[[], Awaitable[object]], *touched: Vector) -> bool:
-        """Do the round after a step, which changes these vectors; False: it was done, and its outcome is taken over.
+    async def round(
+        self, step: int, group: Group, act: Callable[[], Awaitable[object]], *touched: Vector,
+        compute: Differentiation | None = None,
+    ) -> bool:  # fmt: skip
+        """Do the round after a step, which changes these vectors, and the gradient that was computed last.
 
+        False: it was done, and its outcome is taken over.
         After this, and before anything else is awaited from a peer, the caller does what follows from the round.
         """
         if not self.elastic:
             await act()
             return True
-        before, self.group, self.place.inside = self._copied(touched), group, True
+        before, self.group, self.place.inside = self._undo(touched, compute), group, True
         while True:
             try:
                 await act()
@@ -155,6 +165,12 @@ class Together:
                 if await self.meet():
                     self.place.mark()
                     return False
+
+    def _undo(self, touched: Sequence[Vector], compute: Differentiation | None) -> list[Undo]:
+        """What brings these vectors back as they are now, and the gradient: from where backward left it, if it can."""
+        grad = compute.undo() if compute else None
+        vectors = [*touched] if grad or not compute else [*touched, compute.grad]
+        return [*([grad] if grad else []), *(partial(v.copy_, copy) for v, copy in self._copied(vectors))]
 
     def _copied(self, touched: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
         """These vectors, each with a copy, in the memory of the last copies: new memory is slow to write."""
@@ -270,8 +286,8 @@ class Together:
         while self.node.receive_nowait(*{*KINDS.values()} - LASTING):
             pass
         self.node.host.forget_sums()
-        for vector, numbers in self._touched:  # not before: others may have read these numbers where they lie
-            vector.copy_(numbers)
+        for undo in self._touched:  # not before: others may have read these numbers where they lie
+            undo()
         self._touched = []
 
     async def _catch_up(self, standings: dict[int, tuple[int, bool]]) -> None:

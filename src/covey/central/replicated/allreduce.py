@@ -69,6 +69,7 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
 
     What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
     """
+    replica.compute.keeps = node.life.elastic
     if node.life.leased:
         return await leased_worker(node, replica, summing=by_name.pattern("allreduce", wish.pattern, local))
     if node.life.elastic and isinstance(node.host, Within):
@@ -87,7 +88,7 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
         else:
             compute = await differentiated(node, replica)
             mean = partial(mean_gradient, node, replica, replica.grad, group, summing)
-            if not await together.round(step, group, mean, replica.grad, replica.buffers):
+            if not await together.round(step, group, mean, replica.buffers, compute=replica.compute):
                 continue
         await update(node, replica, present)
         await together.part(step)
@@ -112,7 +113,7 @@ async def leased_worker(node: Node, replica: Replica, *, summing: Pattern) -> No
         while rounds.begin(1) and node.training():
             if lease := rounds.lease():
                 await leased_gradient(node, replica, lease, clip=False)
-            if await rounds.conclude(mean, replica.grad, replica.buffers):
+            if await rounds.conclude(mean, replica.buffers, compute=replica.compute):
                 await update(node, replica, [who.rank for who in rounds.group])
                 await rounds.hand_out()
         going = not await rounds.part_from_all()
