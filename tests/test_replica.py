@@ -15,6 +15,7 @@ from covey.model.batches import Batch, BatchSource
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
 from covey.program import Node
+from covey.servers.common_states import expect_losses
 from covey.vector import Piece, Vector
 from tests.worlds import CLUSTER, adam, perform, sgd, vector
 
@@ -470,3 +471,59 @@ def test_statistics_of_the_scored_model_count_as_its_parameters_do() -> None:
     score.assemble([replica.snapshot() for replica in replicas])
     assert score.module.state_dict()["weight"].tolist() == [2.5, 2.5]
     assert score.module.state_dict()["running_mean"].tolist() == [2.5, 2.5]
+
+
+def test_a_gradient_comes_back_from_where_backward_left_it() -> None:
+    """So that a sum which a loss breaks off costs no copy of it."""
+    replica = Replica(nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), sgd())
+    used, _ = replica.module
+    data = torch.ones(4, 3)
+
+    def batch() -> Batch:
+        for parameter in replica.module.parameters():
+            parameter.grad = None
+        loss = used(data).square().mean()
+        loss.backward()
+        return Batch(loss.detach(), 4)
+
+    replica.compute.run(batch)
+    assert replica.compute.undo() is None, "nobody asked for it"
+    expect_losses(replica)
+    replica.compute.run(batch)
+    before, undo = replica.grad.clone(), replica.compute.undo()
+    assert undo and before.norm() > 0
+    replica.grad.parts[0].fill_(7)
+    undo()
+    assert replica.grad.parts[0].equal(before.parts[0]), "also zeros where there was no gradient"
+    assert replica.compute.undo() is None, "it is gone with the round"
+    replica.compute.run(lambda: (used(data).square().mean().backward(), Batch(0.0, 4))[1])
+    assert replica.compute.undo() is None, "backward added to the vector itself"
+
+
+def test_the_state_of_an_optimizer_moves_where_others_can_read_it() -> None:
+    rooms: list[Vector] = []
+
+    def house(numbers: Vector) -> Vector:
+        rooms.append(numbers.clone())
+        return rooms[-1]
+
+    replica, plain = (Replica(nn.Linear(3, 2), adam()) for _ in range(2))
+    plain.flat.copy_(replica.flat)
+    expect_losses(replica)
+    replica.updates.house = house
+    for one in (replica, plain):
+        for number in range(3):
+            one.apply(one.flat * (number + 1))
+    (room,) = rooms
+    held = [value for kept in replica.optimizer.state.values() for value in kept.values() if value.dim()]
+    assert [value.data_ptr() for value in held] == [part.data_ptr() for part in room.parts] and len(held) == 4
+    assert replica.flat.parts[0].equal(plain.flat.parts[0])
+    plain.apply(plain.flat * 4)
+    replica.restore(plain.state())
+    replica.updates.own_state()
+    held, theirs = (
+        [value for kept in one.optimizer.state.values() for value in kept.values() if value.dim()]
+        for one in (replica, plain)
+    )
+    assert [value.data_ptr() for value in held] == [part.data_ptr() for part in room.parts] and len(rooms) == 1
+    assert all(map(torch.equal, held, theirs)), "what came is in the same room"

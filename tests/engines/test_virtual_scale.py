@@ -24,7 +24,7 @@ from covey.model.batches import BatchSource
 from covey.model.replica import Replica
 from covey.run import simulated
 from covey.servers.goodbye import Goodbye
-from covey.servers.seat_lives import SeatLives
+from covey.servers.round_messages import SeatLives
 from covey.simulate import BytesPerSecond, Link, Seconds
 from covey.simulate.around import ring_ends
 from covey.synchronization import Board, WaitingGradient

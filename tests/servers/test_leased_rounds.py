@@ -19,14 +19,16 @@ from covey.errors import CoveyError, PeerLost
 from covey.membership import Departed, Joined, Life
 from covey.model import build
 from covey.program import Memory
+from covey.servers import packed_state
 from covey.servers.leased_rounds import FADE, LeasedRounds
-from covey.servers.seat_lives import SeatLives
-from covey.simulate import Cluster, Seconds
+from covey.servers.round_messages import SeatLives
+from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from tests.worlds import mlp, sgd, worker
 
 STEPS, SEATS = 4, 3
 SAMPLES = SEATS * STEPS * 8
 UNEVEN = Cluster(compute=Seconds(0.01), jitter=0.3)
+SLOW = Cluster(compute=Seconds(0.01), jitter=0.3, link=Link(bandwidth=BytesPerSecond(1e5), latency=Seconds(0.002)))
 EFFECTS = 60  # a worker has fewer, in the steps of which anything depends
 MOMENTUM = 0.9  # where each worker has the optimizer's state of some slices only
 SLICED = ("sliced", "caffeonspark")
@@ -71,8 +73,9 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[History]:
 
 def run(strategy: str, faults: str = "", workers: int | str = "1:3", **given: Any) -> covey.Result:
     return covey.fit(
-        strategy=strategy, workers=workers, engine="simulated", cluster=UNEVEN, faults=faults or None, runs=False,
-        **{"task": mlp(sgd(momentum=MOMENTUM if strategy in SLICED else 0.0)), "steps": STEPS, **given},
+        strategy=strategy, workers=workers, engine="simulated", faults=faults or None, runs=False,
+        **{"task": mlp(sgd(momentum=MOMENTUM if strategy in SLICED else 0.0)), "steps": STEPS, "cluster": UNEVEN}
+        | given,
     )  # fmt: skip
 
 
@@ -257,7 +260,7 @@ def test_the_model_of_another_worker_is_the_runs_when_the_first_one_is_gone(acce
 @pytest.mark.parametrize("strategy", [*KINDS, "malt(barrier=true)"])
 def test_a_worker_that_is_alone_hears_of_those_that_come(strategy: str, accepted: list[History]) -> None:
     """The first worker was alone when the others came, and goes without notice when they have been there for rounds."""
-    faults = "leave worker 1@11ms; leave worker 2@12ms; join worker 2@21ms; join worker 1@45ms; leave worker 0@90ms"
+    faults = "leave worker 1@11ms; leave worker 2@12ms; join worker 2@21ms; join worker 1@50ms; leave worker 0@90ms"
     run(strategy, faults, steps=8)
     counted = Counter(lease for one in accepted[0] for leases in one.values() for lease in leases)
     assert counted == Counter(Lease(seat, number) for seat in range(SEATS) for number in range(8))
@@ -305,6 +308,46 @@ def test_idle_workers_get_the_outcome(accepted: list[History]) -> None:
         if strategy == "allreduce":
             assert all(torch.equal(ranged.weights[name], there) for name, there in fixed.weights.items())
         accepted.clear()
+
+
+def test_who_comes_has_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to give it the outcome of the round in which it came: that is as large as all that it was given."""
+    waited: list[str] = []
+    hand_out = LeasedRounds.hand_out
+
+    async def handing(self: LeasedRounds) -> None:
+        waited.extend(str(who) for who in self.peers if who not in self.group and self.ledger.left)
+        await hand_out(self)
+
+    monkeypatch.setattr(LeasedRounds, "hand_out", handing)
+    for moment in range(15, 45, 3):
+        run("allreduce", f"leave worker 1@11ms; join worker 1@{moment}ms", steps=12)
+    assert waited == []
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "sliced"])
+def test_who_comes_has_an_optimizer_of_its_own(
+    strategy: str, accepted: list[History], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was lent is copied before it is written, also where all workers share one memory."""
+    monkeypatch.setattr(packed_state, "LARGE", 8)
+    task = mlp(sgd(momentum=MOMENTUM))
+    for moment in range(15, 45, 3):
+        result = run(strategy, f"leave worker 1@11ms; join worker 1@{moment}ms", task=task)
+        check(result, "sliced", accepted)
+
+
+def test_one_that_comes_late_over_a_slow_link_ends_like_the_others(
+    accepted: list[History], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes when hardly a batch is left reads what it was lent while the others do that one."""
+    monkeypatch.setattr(packed_state, "LARGE", 8)
+    task = mlp(sgd(momentum=MOMENTUM))
+    for moment in range(15, 75, 2):
+        result = run(
+            "allreduce", f"leave worker 1@11ms; leave worker 2@12ms; join worker 2@{moment}ms", task=task, cluster=SLOW
+        )
+        check(result, "sliced", accepted)
 
 
 # -- planted mistakes --------------------------------------------------------------------------------------------------

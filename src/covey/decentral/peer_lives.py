@@ -12,7 +12,7 @@ from covey.membership import Joined, all_lost
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
-from covey.servers.seat_lives import own_mark
+from covey.servers.round_messages import own_mark
 from covey.servers.standing import begin
 from covey.vector import Vector
 

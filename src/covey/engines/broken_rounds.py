@@ -11,11 +11,14 @@ from covey.program import Collective, Effect, Receive
 
 
 def in_round(effect: Effect[Any] | None, mailbox: Mailbox) -> bool:
-    """Whether this is a wait for peers that a change, of which the program has not heard, has broken off."""
+    """Whether this is a wait for peers that a change, of which the program has not heard, has broken off.
+
+    One that is alone waits for nobody: it does its round, and hears of those that come before the next one.
+    """
     if isinstance(effect, Receive):
         waits = effect.sender is not None and effect.sender.role == "worker" and Joined not in effect.kinds
     else:
-        waits = isinstance(effect, Collective)
+        waits = isinstance(effect, Collective) and len(effect.group) > 1
     return waits and mailbox.holds(Joined, Departed)
 
 

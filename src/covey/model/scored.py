@@ -74,7 +74,7 @@ class WeightAverage:
         return {} if self.params is None else {"ema": {"params": self.params, "buffers": self.buffers}}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        self.params, self.buffers = kept["params"], kept["buffers"]
+        self.params, self.buffers = kept["params"].clone(), kept["buffers"].clone()
 
 
 class ShownModel:

@@ -33,6 +33,9 @@ class Updates:
         self.clip_norm = clip_norm  # the most that the norm of a gradient may be
         self.settings = settings  # of a loop of the user's own, which may change them at every step
         self.inherited = False  # the optimizer's state is of a run that divided the parameters in another way
+        self.lends = False  # whether other roles are to be able to read the optimizer's state
+        self.house: Callable[[Vector], Vector] | None = None  # brings numbers there
+        self._housed: Vector | None = None  # those that are there
 
     def keep(self, layout: Flat, piece: Piece) -> None:
         """Step only on the parameters, or slices of them, inside `piece`."""
@@ -75,6 +78,22 @@ class Updates:
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         self.progress.end()
+        if self.lends and self.house and self._housed is None:  # optimizers make their state in the first step
+            self.own_state()
+
+    def own_state(self) -> None:
+        """Hold the numbers of the optimizer's state in memory that nobody else writes, and others can read if `house`
+        brings them there.
+        """
+        held = [(kept, key) for kept in self.optimizer.state.values() for key, value in kept.items() if _moves(value)]
+        state = Vector(kept[key] for kept, key in held)
+        if self._housed is not None and state.like(self._housed):
+            self._housed.copy_(state)
+        else:
+            housed = self.house(state) if self.house else state
+            self._housed = state.clone() if housed is state else housed
+        for (kept, key), part in zip(held, self._housed.parts, strict=True):
+            kept[key] = part.view(kept[key].shape)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what an optimizer has kept; a scheduler begins anew, and is stepped to where the run is."""
@@ -139,3 +158,8 @@ class Updates:
     def _led(self) -> bool:
         """Whether this role steps an optimizer that no loop changes, with the settings of one that some loop does."""
         return self.settings is not None and (not self.trains() or self.optimizer is not self.settings.live)
+
+
+def _moves(value: object) -> bool:
+    """Whether this of an optimizer's state can lie elsewhere: a counter is no use to others, and a GPU has its own."""
+    return isinstance(value, Tensor) and value.numel() > 1 and value.device.type == "cpu" and value.is_contiguous()

@@ -7,6 +7,7 @@ from typing import Any
 from covey.membership import model_lost
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.packed_state import LARGE
 from covey.servers.together import Together
 
 
@@ -18,11 +19,23 @@ class WholeReplica:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
 
+    @property
+    def lends(self) -> bool:
+        """Forward changes buffers; small ones are copied anyway."""
+        layout = self.replica.layout
+        return all(buffer.nbytes < LARGE for buffer in (*layout.buffers.parts, *layout.others().values()))
+
     def give(self) -> dict[str, Any]:
         return self.replica.state()
 
     def take(self, state: dict[str, Any], born_again: bool) -> None:
         self.replica.restore(state)
+        self.replica.updates.own_state()
+
+
+def expect_losses(replica: Replica) -> None:
+    """Others may be lost in a sum of gradients, and what replaces them reads this replica's state."""
+    replica.compute.keeps = replica.updates.lends = True
 
 
 async def enter(node: Node, replica: Replica, together: Together) -> bool:

@@ -20,7 +20,8 @@ from covey.model.replica import Replica
 from covey.observe.tally import AcceptedSamples
 from covey.program import Node
 from covey.servers.packed_state import packed, unpacked
-from covey.servers.together import CommonState, PeerReady, PeerState, RoundStanding, Together
+from covey.servers.round_messages import PeerReady, PeerState, RoundStanding
+from covey.servers.together import CommonState, Together
 from covey.vector import Vector
 
 FADE = 2.0**-60  # of a worker's weight to that of the one before it, where the first one that is there is shown
@@ -28,6 +29,11 @@ FAINTEST = 16  # times that, which is about the smallest number there is
 
 GroupAct = Callable[[Group], Awaitable[object]]
 """What some workers do together."""
+
+
+def one_step(first: int) -> int:
+    """The length of rounds that are steps."""
+    return 1
 
 
 class RoundOutcome(Message):
@@ -51,6 +57,7 @@ class LeasedRounds(Together):
         self.replica = replica
         self.ledger = Ledger(limits, [source.steps(seat) for seat in seats], source.samples)
         self.end = self.done  # of the round that is dealt out, if one is
+        self._reading: list[Address] = []  # who still reads what it was lent
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
@@ -90,6 +97,15 @@ class LeasedRounds(Together):
             self.end = 1 + max((step for held in self.ledger.held for step in held), default=self.done - 1)
         return self.dealt
 
+    async def next(self, length: Callable[[int], int]) -> bool:
+        """The same, with those who have come since the last round; its `length` follows from its first step."""
+        await self._greet()
+        return self.begin(length(self.done))
+
+    async def _greet(self) -> None:
+        if self._news() and await self.meet():
+            self._skip()
+
     def lease(self) -> Lease | None:
         """The batch of this worker's step."""
         return self.ledger.held[self.node.rank].get(self.node.step)
@@ -103,7 +119,7 @@ class LeasedRounds(Together):
         False: there is nothing left to do here, as another worker's outcome is taken over. With `stopped` the steps
         from the present one on are not done. As in `round`, what follows from the sum is done before anything else.
         """
-        before, end = self._undo(touched, compute), self.node.step if stopped else self.end
+        before, end = self._undos(touched, compute), self.node.step if stopped else self.end
         while True:
             try:
                 return await self._concluded(act, end)
@@ -116,8 +132,7 @@ class LeasedRounds(Together):
     async def _concluded(self, act: GroupAct, end: int) -> bool:
         self.group = active = self.active
         mine = self.node.address in active
-        if self._news():
-            raise ViewChanged  # one that is alone waits for nobody, so no wait of its round is broken off
+        await self._hear_ready()
         if mine:
             await act(active)
         elif active:
@@ -162,6 +177,11 @@ class LeasedRounds(Together):
 
     async def part_from_all(self) -> bool:
         """Nothing is left to deal out: end, together with all others; False: somebody went or came, so look again."""
+        try:
+            await self._hear_ready()
+        except ViewChanged:
+            await self._greet()
+            return False
         if self.open and not await self._part(self.done - 1, tuple(Address("worker", rank) for rank in self.members)):
             return False
         if self._news():
@@ -190,19 +210,26 @@ class LeasedRounds(Together):
             short = PeerState(packed(self._given()))
             whole = PeerState(packed({**self._given(), "common": self.state.give()}, copied=False))
             for who in self.peers:
-                await node.send(who, whole if standings[who.rank][0] < furthest[0] else short)
+                behind = standings[who.rank][0] < furthest[0]
+                await node.send(who, whole if behind else short, loan=behind and self.state.lends)
         else:
             given = await node.receive(PeerState, sender=donor)
             self._take(unpacked(given.state, donor), furthest[0])
             await node.broadcast(self.peers, PeerReady())
-        for who in self.peers:
-            if who != donor:
-                await node.receive(PeerReady, sender=who)
+        self._reading = [who for who in self.peers if who != donor]
+        if not self.state.lends:
+            await self._hear_ready()
         self._seat()
         self.open = False
         if node.address == donor:
             for rank in sorted(self.ledger.empty):
                 await node.note("accepted", AcceptedSamples(self.ledger.done[rank], Address("worker", rank)))
+
+    async def _hear_ready(self) -> None:
+        """Before what was lent changes, all have read it."""
+        while self._reading:
+            await self.node.receive(PeerReady, sender=self._reading[0])
+            self._reading.pop(0)
 
     def _given(self) -> dict[str, Any]:
         return {"list": self.ledger.state(), "end": self.end}
@@ -215,9 +242,11 @@ class LeasedRounds(Together):
         self.end = state["end"]
 
     def _seat(self) -> None:
-        """Let the list know who is there."""
+        """Let the list know who is there. Who has come does a batch of the round that is dealt out, if it is a step."""
         empty = self.seats.empty
         for rank in empty - self.ledger.empty:
             self.ledger.leave(rank, known=lambda lease: False)
-        for rank in self.ledger.empty - empty:
+        for rank in sorted(self.ledger.empty - empty):
             self.ledger.join(rank)
+            if self.end == self.done + 1:
+                self.ledger.take(rank, self.done)

@@ -13,74 +13,15 @@ from typing import Any, Protocol
 
 from covey.exchange.collectives.sums import Group
 from covey.membership import Departed, Joined, ViewChanged, all_lost
-from covey.message import KINDS, Address, Message
+from covey.message import KINDS, Address
 from covey.model.differentiation import Differentiation
 from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.loop_place import LoopPlace
 from covey.servers.packed_state import packed, unpacked
-from covey.servers.seat_lives import SeatLives
+from covey.servers.round_messages import LASTING, Parting, PeerReady, PeerState, RoundClosed, RoundStanding, SeatLives
 from covey.servers.standing import remembered, skip_to
 from covey.vector import Vector
-
-
-class RoundStanding(Message):
-    """How far the sender is, in which lives it knows all workers, and which of them have ended.
-
-    `dealt`: where batches are dealt out for each round, those of the next one are.
-    """
-
-    wire_name = "together.standing"
-
-    lives: tuple[int, ...]
-    done: int
-    dealt: bool
-    ended: tuple[int, ...]
-
-    counted = kept = False
-
-
-class RoundClosed(Message):
-    """The sender, to whom all have spoken in these lives, holds nothing of the broken round any more."""
-
-    wire_name = "together.closed"
-
-    lives: tuple[int, ...]
-
-    counted = kept = False
-
-
-class PeerState(Message):
-    """What all workers have in common, to one that is behind."""
-
-    wire_name = "together.state"
-
-    state: Vector
-
-    counted = kept = False
-
-
-class PeerReady(Message):
-    """The sender was behind, and is not any more."""
-
-    wire_name = "together.ready"
-
-    counted = kept = False
-
-
-class Parting(Message):
-    """The sender has done this step, after which somebody leaves."""
-
-    wire_name = "together.parting"
-
-    step: int
-
-    counted = kept = False
-
-
-LASTING = frozenset({Joined, Departed, RoundStanding, RoundClosed})
-"""What does not belong to a round."""
-
 
 Undo = Callable[[], object]
 """Brings numbers back as they were before a round."""
@@ -91,6 +32,11 @@ class CommonState(Protocol):
 
     counts: bool  # the samples that all have seen are a part of it
     alike: bool  # and all of what a worker shows: the model of any of them is that of the run
+
+    @property
+    def lends(self) -> bool:
+        """Whether what it gives stays as it is while a gradient is computed, and is copied by whoever takes it."""
+        ...
 
     def give(self) -> dict[str, Any]: ...
     def take(self, state: dict[str, Any], born_again: bool) -> None: ...
@@ -153,7 +99,7 @@ class Together:
         if not self.elastic:
             await act()
             return True
-        before, self.group, self.place.inside = self._undo(touched, compute), group, True
+        before, self.group, self.place.inside = self._undos(touched, compute), group, True
         while True:
             try:
                 await act()
@@ -166,7 +112,7 @@ class Together:
                     self.place.mark()
                     return False
 
-    def _undo(self, touched: Sequence[Vector], compute: Differentiation | None) -> list[Undo]:
+    def _undos(self, touched: Sequence[Vector], compute: Differentiation | None) -> list[Undo]:
         """What brings these vectors back as they are now, and the gradient: from where backward left it, if it can."""
         grad = compute.undo() if compute else None
         vectors = [*touched] if grad or not compute else [*touched, compute.grad]
@@ -305,7 +251,9 @@ class Together:
             self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif node.address == donor and late:
-            await node.broadcast(late, PeerState(packed({**self.state.give(), **self.place.give()}, copied=False)))
+            common = PeerState(packed({**self.state.give(), **self.place.give()}, copied=False))
+            for who in late:
+                await node.send(who, common, loan=self.state.lends)
         for who in late:
             if who != node.address:
                 await node.receive(PeerReady, sender=who)

@@ -26,9 +26,9 @@ from covey.model.replica import Replica
 from covey.parallelism.axis import Within
 from covey.parallelism.cut_replica import CutReplica
 from covey.program import Memory, Node, Program
-from covey.servers.common_states import WholeReplica, enter
+from covey.servers.common_states import WholeReplica, enter, expect_losses
 from covey.servers.leased_batches import leased_gradient
-from covey.servers.leased_rounds import LeasedRounds
+from covey.servers.leased_rounds import LeasedRounds, one_step
 from covey.servers.server_program import serve
 from covey.servers.together import Together
 from covey.simulate.units import parse_size
@@ -69,7 +69,8 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
 
     What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
     """
-    replica.compute.keeps = node.life.elastic
+    if node.life.elastic and not isinstance(node.host, Within):
+        expect_losses(replica)
     if node.life.leased:
         return await leased_worker(node, replica, summing=by_name.pattern("allreduce", wish.pattern, local))
     if node.life.elastic and isinstance(node.host, Within):
@@ -110,7 +111,7 @@ async def leased_worker(node: Node, replica: Replica, *, summing: Pattern) -> No
 
     going = await rounds.begin_here()
     while going:
-        while rounds.begin(1) and node.training():
+        while await rounds.next(one_step) and node.training():
             if lease := rounds.lease():
                 await leased_gradient(node, replica, lease, clip=False)
             if await rounds.conclude(mean, replica.buffers, compute=replica.compute):

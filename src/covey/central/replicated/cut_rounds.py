@@ -22,7 +22,8 @@ from covey.parallelism.cut_replica import CutReplica
 from covey.program import Node
 from covey.servers.common_states import WholeReplica
 from covey.servers.packed_state import packed, unpacked
-from covey.servers.together import PeerReady, PeerState, Together
+from covey.servers.round_messages import PeerReady, PeerState
+from covey.servers.together import Together
 from covey.vector import Vector
 
 

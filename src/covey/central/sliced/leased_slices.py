@@ -19,7 +19,7 @@ from covey.model.scored import NOTHING
 from covey.program import Node
 from covey.servers.clipping import clip_part
 from covey.servers.leased_batches import leased_gradient
-from covey.servers.leased_rounds import LeasedRounds
+from covey.servers.leased_rounds import LeasedRounds, one_step
 from covey.servers.packed_state import packed
 from covey.vector import mean_
 
@@ -29,7 +29,7 @@ async def leased_worker(node: Node, replica: Replica, *, codec: Codec) -> None:
     rounds = SliceRounds(node, replica, codec)
     going = await rounds.begin_here()
     while going:
-        while rounds.begin(1) and node.training():
+        while await rounds.next(one_step) and node.training():
             if lease := rounds.lease():
                 await leased_gradient(node, replica, lease, clip=False)
             if await rounds.conclude(rounds.exchange, replica.flat, replica.buffers, replica.grad):

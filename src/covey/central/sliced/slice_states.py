@@ -34,6 +34,7 @@ class SliceStates:
     """The slices of one worker; all else is what the workers have in common after a round."""
 
     counts = alike = True
+    lends = False
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.node, self.replica, self.codec = node, replica, codec

@@ -17,7 +17,7 @@ from covey.vector import Vector
 class MeanModel:
     """The model after the last average, which a worker that is born again begins with; kept only where one can be."""
 
-    counts = alike = False
+    counts = alike = lends = False
 
     def __init__(self, node: Node, replica: Replica, momentum: Momentum) -> None:
         self.replica, self.momentum, self.elastic = replica, momentum, node.life.elastic
@@ -50,7 +50,7 @@ class MeanModel:
 class BlockState:
     """The block that all begin alike: the outer model, its momentum, and where the next block starts."""
 
-    counts, alike = False, True
+    counts, alike, lends = False, True, False
 
     def __init__(self, node: Node, replica: Replica, block: dict[str, Vector], momentum: Momentum) -> None:
         self.replica, self.block, self.momentum, self.elastic = replica, block, momentum, node.life.elastic

@@ -21,7 +21,7 @@ async def leased_periods(
     """
     going, stopped = await rounds.begin_here(), False
     while going:
-        while not stopped and rounds.begin(length(rounds.done)):
+        while not stopped and await rounds.next(length):
             stopped = not await steps_alone(node, replica, rounds)
             if node.step == rounds.done and stopped:
                 break  # nobody has begun

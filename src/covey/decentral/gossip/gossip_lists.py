@@ -17,7 +17,8 @@ from covey.model.replica import Replica
 from covey.observe.tally import AcceptedSamples
 from covey.program import Memory, Node
 from covey.servers.packed_state import packed, unpacked
-from covey.servers.together import PeerReady, PeerState, Together
+from covey.servers.round_messages import PeerReady, PeerState
+from covey.servers.together import Together
 from covey.vector import Vector
 
 Contents = tuple[int, ...]
@@ -42,7 +43,7 @@ class ModelContents(Message):
 class DonatedModel:
     """What a worker that comes is given: a model, and half of its donor's weight where models have weights."""
 
-    counts = alike = False
+    counts = alike = lends = False
 
     def __init__(self, replica: Replica, weight: Memory[float] | None) -> None:
         self.replica, self.weight = replica, weight

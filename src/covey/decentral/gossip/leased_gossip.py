@@ -17,7 +17,7 @@ from covey.model.replica import Replica
 from covey.program import Memory, Node
 from covey.servers.leased_batches import leased_gradient
 from covey.servers.packed_state import unpacked
-from covey.servers.together import Parting, PeerState, RoundStanding
+from covey.servers.round_messages import Parting, PeerState, RoundStanding
 from covey.topology import Graph
 from covey.vector import Vector
 

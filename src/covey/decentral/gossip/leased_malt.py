@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from covey.decentral.gossip.folding import Fold, Share, folded, take
 from covey.decentral.gossip.gossip_lists import Contents
@@ -15,7 +14,7 @@ from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.common_states import WholeReplica
 from covey.servers.leased_batches import leased_gradient
-from covey.servers.leased_rounds import LeasedRounds
+from covey.servers.leased_rounds import LeasedRounds, one_step
 from covey.topology import Graph
 from covey.vector import Vector
 
@@ -133,13 +132,17 @@ async def round_of(node: Node, scattered: Scattered, own: CountedScatter, graph:
 async def leased_in_step(node: Node, replica: Replica, *, fold: Fold) -> None:
     """Where all hear all, with a barrier: the models stay alike."""
     rounds = LeasedRounds(node, replica, WholeReplica(replica))
+
+    async def act(group: Group) -> None:
+        replica.progress.begin(rounds.samples)
+        await fold_all(node, replica.grad, fold, group)
+
     going = await rounds.begin_here()
     while going:
-        while rounds.begin(1) and node.training():
+        while await rounds.next(one_step) and node.training():
             if lease := rounds.lease():
                 await leased_gradient(node, replica, lease)
-                replica.progress.begin(rounds.samples)
-            if await rounds.conclude(partial(fold_all, node, replica.grad, fold), replica.grad):
+            if await rounds.conclude(act, replica.grad):
                 replica.apply(replica.grad)
                 await node.note("update")
                 await rounds.hand_out()

@@ -107,6 +107,7 @@ def play(
     `inherit` gives the replica the model of a run with other roles.
     """
     stream = lane_of(replica.flat)
+    role = plan.role(lines.me)
     links = lines.open(plan.window, replica.bulk)
     if links.memory:
         replica.house(links.memory.house)
@@ -114,7 +115,6 @@ def play(
         lines.line.tell(control.MemoryShort(WITHOUT[0]))
     if plan.allowance:
         links.allow(plan.allowance, plan.away(lines.me))
-    role = plan.role(lines.me)
     if role.prepare:
         role.prepare(replica.flat)
     sums: NativeSums | SharedSum | None = None
@@ -128,7 +128,7 @@ def play(
         made.host.sums = sums if isinstance(sums, SharedSum) else None
         return made
 
-    first = "" if kept or plan.resumed else replica.initial or fingerprint(replica.flat)
+    first = _first_weights(replica) if not (kept or plan.resumed or links.life) else ""
     if warm:
         with discarded(replica, kept.done if kept else 0):
             warming = driver(plan.shortened(WARM), None)
@@ -139,10 +139,16 @@ def play(
     if inherit:
         inherit()
     real = driver(plan, kept)
+    replica.updates.house = links.memory.blocks.house if links.memory else None
     real.host.notice.listen(plan.least > 0 and role.trains)
     align(real, plan)
     lines.ready(replica.flat.numel, first, kept.done if kept else 0)
     drive(real, serve)
+
+
+def _first_weights(replica: Replica) -> str:
+    """What all roles must have built alike; of who comes later it is not asked."""
+    return replica.initial or fingerprint(replica.flat)
 
 
 def align(driver: Driver, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Who is in which seat, in which life? What is known of that only grows, so that workers can agree on it."""
+"""What do workers in rounds of all know of each other's lives, and what do they say when one is lost or comes?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,65 @@ from functools import lru_cache
 from covey.membership import Departed, Joined
 from covey.message import Address, Message
 from covey.program import Node
+from covey.vector import Vector
+
+
+class RoundStanding(Message):
+    """How far the sender is, in which lives it knows all workers, and which of them have ended.
+
+    `dealt`: where batches are dealt out for each round, those of the next one are.
+    """
+
+    wire_name = "together.standing"
+
+    lives: tuple[int, ...]
+    done: int
+    dealt: bool
+    ended: tuple[int, ...]
+
+    counted = kept = False
+
+
+class RoundClosed(Message):
+    """The sender, to whom all have spoken in these lives, holds nothing of the broken round any more."""
+
+    wire_name = "together.closed"
+
+    lives: tuple[int, ...]
+
+    counted = kept = False
+
+
+class PeerState(Message):
+    """What all workers have in common, to one that is behind."""
+
+    wire_name = "together.state"
+
+    state: Vector
+
+    counted = kept = False
+
+
+class PeerReady(Message):
+    """The sender was behind, and is not any more."""
+
+    wire_name = "together.ready"
+
+    counted = kept = False
+
+
+class Parting(Message):
+    """The sender has done this step, after which somebody leaves."""
+
+    wire_name = "together.parting"
+
+    step: int
+
+    counted = kept = False
+
+
+LASTING = frozenset({Joined, Departed, RoundStanding, RoundClosed})
+"""What does not belong to a round."""
 
 
 class SeatLives:
