@@ -527,3 +527,22 @@ def test_the_state_of_an_optimizer_moves_where_others_can_read_it() -> None:
     )
     assert [value.data_ptr() for value in held] == [part.data_ptr() for part in room.parts] and len(rooms) == 1
     assert all(map(torch.equal, held, theirs)), "what came is in the same room"
+
+
+def test_those_that_take_one_state_share_no_number_of_its_optimizer() -> None:
+    donor, first, second = (Replica(nn.Linear(3, 2), adam()) for _ in range(3))
+    donor.apply(donor.flat)
+    for kept in donor.optimizer.state.values():
+        kept["history"] = [torch.zeros(2)]
+    given = donor.state()
+    for one in (first, second):
+        one.restore(given)
+        one.updates.own_state()
+    held = [
+        {value.data_ptr() for kept in one.optimizer.state.values() for value in (kept["step"], *kept["history"])}
+        for one in (donor, first, second)
+    ]
+    assert not (held[0] & held[1] | held[0] & held[2] | held[1] & held[2])
+    for one in (first, second):
+        one.apply(one.flat)
+        assert [float(kept["step"]) for kept in one.optimizer.state.values()] == [2, 2]

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from covey.engines.transport import shared_blocks
 from covey.engines.transport.frames import SHARED, Frame
 from covey.engines.transport.landing import landed
 from covey.engines.transport.memory import HostMemory, read_places
@@ -302,3 +303,13 @@ def test_memory_outlives_its_owner() -> None:
     assert bool((tensor == 8).all())
     for handle in (*segment.files, *segment.wakeups):
         os.close(handle)
+
+
+def test_what_only_may_lie_there_leaves_room_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Vector([torch.arange(1000.0)])
+    with tempfile.TemporaryFile() as file:
+        blocks = shared_blocks.SharedBlocks(file.fileno())
+        monkeypatch.setattr(shared_blocks, "spare_memory", lambda: 6000)
+        assert blocks.house_if_ample(state) is state and not blocks.full
+        monkeypatch.setattr(shared_blocks, "spare_memory", lambda: 60_000)
+        assert blocks.house_if_ample(state).parts[0].equal(state.parts[0]) and blocks.lasting

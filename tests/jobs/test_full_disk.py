@@ -139,6 +139,23 @@ def test_a_job_that_is_refused_while_the_log_cannot_be_written_is_not_started_la
     assert statuses(folder) == {"0001": "refused"}
 
 
+def test_jobs_that_run_are_stopped_while_the_log_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may be what makes room."""
+    folder = JobFolder(tmp_path / "jobs")
+    folder.submit(RUN)
+    head = head_of(folder)
+    head.look()
+    folder.submit(RUN)
+    monkeypatch.setattr(head.log, "write", full)
+    head.look()
+    assert head._disk.waits
+    folder.ask_to_stop("0001")
+    head.look()
+    assert head.attempts.asked == ["0001"]  # type: ignore[attr-defined]
+
+
 def test_pauses_grow_and_other_errors_are_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, told, pauses = [1.0], list[str](), list[float]()
     monkeypatch.setattr(full_disk.time, "monotonic", lambda: now[0])

@@ -44,7 +44,7 @@ class LimitedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def parse(self) -> None:
         """Parse what came, until a request is whole that has to be answered first."""
         while self.rest and not self.transport.is_closing() and not self._is_asked():
-            size = max(PIECE, self.body)
+            size = max(PIECE, self.body) if HTTPTOOLS else len(self.rest)
             piece, self.rest = self.rest[:size], self.rest[size:]
             self.unfinished += len(piece)
             super().data_received(piece)

@@ -52,6 +52,7 @@ class Head:
 
     def look(self) -> None:
         """Hear what is new, decide if it is time, and do some of what was decided."""
+        self._end_those_asked()
         if self._disk.waits:
             return
         with self._disk.awaited():
@@ -113,16 +114,12 @@ class Head:
         return refused
 
     def _take_stops(self) -> bool:
-        """Jobs that somebody wants to end."""
-        found = [job for job in self.jobs.values() if not job.over and self.folder.is_asked_to_stop(job.name)]
+        """Jobs that somebody wants to end and that do not run."""
+        idle = [job for job in self.jobs.values() if not job.over and job.status != "running"]
+        found = [job for job in idle if self.folder.is_asked_to_stop(job.name)]
         for job in found:
-            if job.status == "running":
-                if self._ending.get(job.name) != "stopped":
-                    self._ending[job.name] = "stopped"
-                    self.attempts.end(job)
-            else:
-                self._note(job, "stopped")
-        return any(job.over for job in found)
+            self._note(job, "stopped")
+        return bool(found)
 
     def _take_ends(self) -> bool:
         """Jobs whose processes have ended."""
@@ -206,7 +203,6 @@ class Head:
 
     def _carry_out(self) -> None:
         """First make room, then use it."""
-        self._end_those_asked()
         running = [job for job in self.jobs.values() if job.status == "running" and job.name not in self._ending]
         for job in running:
             wanted = self.decided.workers.get(job.name, 0)
@@ -226,7 +222,13 @@ class Head:
                 self._start(job, wanted)
 
     def _end_those_asked(self) -> None:
-        """Again, as one that had just been started may not have heard it; one whose keeper stays halted is killed."""
+        """Again, as one that had just been started may not have heard it; one whose keeper stays halted is killed.
+
+        It writes nothing: who wants room on a full disk stops jobs.
+        """
+        for job in self.jobs.values():
+            if job.status == "running" and self.folder.is_asked_to_stop(job.name):
+                self._ending[job.name] = "stopped"
         now, halted = time.monotonic(), {}
         for job in [self.jobs[name] for name in self._ending]:
             self.attempts.end(job)

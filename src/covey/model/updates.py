@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from torch import Tensor
@@ -82,10 +83,16 @@ class Updates:
             self.own_state()
 
     def own_state(self) -> None:
-        """Hold the numbers of the optimizer's state in memory that nobody else writes, and others can read if `house`
+        """Hold the optimizer's state in memory that nobody else writes; others can read its large tensors if `house`
         brings them there.
         """
-        held = [(kept, key) for kept in self.optimizer.state.values() for key, value in kept.items() if _moves(value)]
+        entries = [(kept, key) for kept in self.optimizer.state.values() for key in kept]
+        held = [(kept, key) for kept, key in entries if _moves(kept[key])]
+        for kept, key in entries:
+            if not _moves(kept[key]):
+                kept[key] = copied(kept[key])
+        if not held:
+            return
         state = Vector(kept[key] for kept, key in held)
         if self._housed is not None and state.like(self._housed):
             self._housed.copy_(state)
@@ -158,6 +165,17 @@ class Updates:
     def _led(self) -> bool:
         """Whether this role steps an optimizer that no loop changes, with the settings of one that some loop does."""
         return self.settings is not None and (not self.trains() or self.optimizer is not self.settings.live)
+
+
+def copied(value: Any) -> Any:
+    """The same numbers in memory of its own."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(copied, value)] if isinstance(value, list) else tuple(map(copied, value))
+    return deepcopy(value)
 
 
 def _moves(value: object) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
-from torch import Tensor
-
 from covey.model.batches import CommonLoop
+from covey.model.updates import copied
 from covey.program import Node
 from covey.servers.standing import remembered
 
@@ -40,7 +37,7 @@ class LoopPlace:
         """A round is done, or none is begun: note where the loop is, if its worker now goes on alone."""
         self.inside = False
         if self.loop and not self._each_step:
-            self._kept.value = _copied(self.loop.give(under_way=False))  # it goes on, and writes into its tensors
+            self._kept.value = copied(self.loop.give(under_way=False))  # it goes on, and writes into its tensors
 
     def give(self) -> dict[str, Any]:
         """For one that replaces a lost worker."""
@@ -52,16 +49,5 @@ class LoopPlace:
         """Let the loop of one that was born again go on at this place."""
         place = state.pop(PLACE, None)
         if self.loop and place and born_again:
-            self._kept.value = _copied(place)
+            self._kept.value = copied(place)
             self.loop.take(place)
-
-
-def _copied(value: Any) -> Any:
-    """The same numbers in memory of its own."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [*map(_copied, value)] if isinstance(value, list) else tuple(map(_copied, value))
-    return deepcopy(value)

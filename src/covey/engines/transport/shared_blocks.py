@@ -110,6 +110,10 @@ class SharedBlocks:
         self.lasting.append(MappedSpan(self.file, span))
         return self.lasting[-1].vector(vector).copy_(vector)
 
+    def house_if_ample(self, vector: Vector) -> Vector:
+        """The same where this much would be left for messages, which need it more."""
+        return self.house(vector) if spare_memory() > 2 * room(vector.parts) else vector
+
     def find(self, tensor: Tensor) -> TensorPlace | None:
         """Where a tensor lies in this memory, if it does, and in one piece."""
         at = tensor.data_ptr()

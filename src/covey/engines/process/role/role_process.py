@@ -139,7 +139,7 @@ def play(
     if inherit:
         inherit()
     real = driver(plan, kept)
-    replica.updates.house = links.memory.blocks.house if links.memory else None
+    replica.updates.house = links.memory.blocks.house_if_ample if links.memory else None
     real.host.notice.listen(plan.least > 0 and role.trains)
     align(real, plan)
     lines.ready(replica.flat.numel, first, kept.done if kept else 0)
