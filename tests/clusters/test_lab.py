@@ -64,10 +64,16 @@ def test_memory_inside_a_host_and_one_exchange_between_them(room: Room) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (1, 0)])
 def test_the_rate_is_the_rate(sender: int, receiver: int) -> None:
-    """Of a host that sends and of one that receives: the other one's link is not shaped."""
-    size, rate = 4_000_000, 20e6 / 8
+    """Of a host that sends and of one that receives: the other one's link is not shaped. What else the machine does can
+    only make a transfer slower, so the fastest of a few counts.
+    """
+    size, rate, fastest = 4_000_000, 20e6 / 8, 0.0
     with network(rate="20mbit,unshaped") as net:
-        assert size / seconds(net, sender, receiver, size) == pytest.approx(rate, rel=0.1)
+        for _ in range(5):
+            fastest = max(fastest, size / seconds(net, sender, receiver, size))
+            if fastest >= 0.9 * rate:
+                break
+    assert fastest == pytest.approx(rate, rel=0.1)
 
 
 @pytest.mark.alone
