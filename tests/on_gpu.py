@@ -26,7 +26,8 @@ from covey.vector import Vector
 
 DEVICE, DROP = os.environ.get("ON_GPU", "cuda"), float(os.environ.get("ON_GPU_DROP", "0"))
 LOSSES = os.environ.get("ON_GPU_LOSSES", "")
-WORDS, WIDTH, LENGTH, STEPS = 256, 512, 128, int(os.environ.get("ON_GPU_STEPS", "50"))
+WORDS, WIDTH, LENGTH = 256, int(os.environ.get("ON_GPU_WIDTH", "512")), 128
+STEPS = int(os.environ.get("ON_GPU_STEPS", "50"))
 STRATEGIES = (
     "local_sgd(period=2)", "bsp", "allreduce", "allreduce(bucket=4MB)", "local_sgd(period=2) + int8", "asynchronous",
 )  # fmt: skip
