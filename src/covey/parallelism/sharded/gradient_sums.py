@@ -77,14 +77,18 @@ class GradientSums:
         number = (self._first + turn) * len(self.layers) + layer
         if turn < self.passes[self.me] and self.samples[self.me]:
             for member in self._others():
-                while self._open and not node.room(self.owners.peer(member)):
-                    await self._close(node)
+                await self.make_room(node, member)
                 if self.owners.rows[member].keys() & set(names):
                     await node.send(self.owners.peer(member), GradientRows(number, self._rows(grads, names, member)))
         if set(names) & self.owners.rows[self.me].keys():
             self._open.append(OpenSum(number, turn, names, self._rows(grads, names, self.me).clone(), {}))
         while self._open and self._arrived(node, self._open[0]):
             self._add(self._open.pop(0))
+
+    async def make_room(self, node: Node, member: int) -> None:
+        """Before anything is sent to this member: take what may keep it from sending, as this one may be kept."""
+        while self._open and not node.room(self.owners.peer(member)):
+            await self._close(node)
 
     async def finish(self, node: Node) -> None:
         """Wait for what has not come."""

@@ -157,7 +157,11 @@ class ShardReplica(CutReplica):
         if layer is not None:
             self._handed += 1
             of = len(parts.sums.layers) * parts.sums.passes[parts.shard]
-            node.consult(parts.sums.hand_out(node, source.turn, layer), in_backward(min(self._handed, of), of))
+            node.consult(self._hand_out(node, source.turn, layer), in_backward(min(self._handed, of), of))
+
+    async def _hand_out(self, node: Node, turn: int, layer: int) -> None:
+        await self.parts.weights.exchange.make_room(node)
+        await self.parts.sums.hand_out(node, turn, layer)
 
     async def _hand_out_rest(self, node: Node) -> None:
         """What no backward has handed out: everything at once, or layers that this batch did not use."""

@@ -17,7 +17,7 @@ from covey.model.slots import Outline, trainable
 from covey.parallelism.parameter_map import WHOLE, ParameterMap, Runs, rows_within
 from covey.parallelism.plan.mesh import Mesh
 from covey.parallelism.sharded.gradient_sums import GradientSums
-from covey.parallelism.sharded.layer_parameters import LayerParameters, layers_of
+from covey.parallelism.sharded.layer_parameters import LayerParameters, bundles_of, layers_of
 from covey.parallelism.sharded.row_owners import RowOwners, rows_of
 from covey.parallelism.sharded.shard_replica import ShardParts, ShardReplica
 from covey.parallelism.sharded.working_weights import WorkingWeights
@@ -42,15 +42,16 @@ def shard_replica(mesh: Mesh, member: int, given: ReplicaSpec) -> ShardReplica:
     owners = RowOwners(parameters, mesh.shards)
     layout = Flat(module, instead=own_rows(owners, parameters, shard))
     together = _together(layers, [name for name in parameters if slices is None or name not in slices.shared])
-    sums = [tuple(parameters)] if zero == 1 else _once(together, parameters)
-    weights = WorkingWeights(parameters, owners, layout, shard, together if zero == 3 else [], module)
+    summed = [tuple(parameters)] if zero == 1 else _once(together, parameters)
+    sums = GradientSums(parameters, owners, layout, shard, summed)
+    weights = WorkingWeights(parameters, owners, layout, shard, together if zero == 3 else [], module, sums)
     batches = GroupBatches(deal, mesh.batches)
     samples = BatchSource(samples=batches.samples, steps=batches.steps)
     bulk = slices.largest * -(-task.batch_size // LOOK) if slices else 0
     parts = ShardParts(
         shard=shard, members=[range(one, one + 1) for one in range(mesh.shards)], zero=zero, layout=layout,
         whole=ParameterMap(layout, whole, row_runs(owners, parameters, shard, slices.runs if slices else WHOLE)),
-        weights=weights, sums=GradientSums(parameters, owners, layout, shard, sums), batches=batches, source=source,
+        weights=weights, sums=sums, batches=batches, source=source,
         rank=rank, passes=task.accumulate, size=task.batch_size, bulk=max(bulk, owners.nbytes(parameters)),
         slices=slices,
     )  # fmt: skip
@@ -78,15 +79,16 @@ def row_runs(
 def _together(layers: list[LayerParameters], names: list[str]) -> list[LayerParameters]:
     """The layers with these parameters only."""
     known = set(names)
-    kept = [LayerParameters(one.module, tuple(name for name in one.names if name in known)) for one in layers]
+    kept = [replace(one, names=tuple(name for name in one.names if name in known)) for one in layers]
     return [one for one in kept if one.names]
 
 
-def _once(layers: list[LayerParameters], parameters: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
-    """Each parameter with the first layer that has it; those of no layer are the last."""
+def _once(layers: list[LayerParameters], parameters: Mapping[str, nn.Parameter]) -> list[tuple[str, ...]]:
+    """Each parameter with the first bundle of layers that has it; those of no layer are the last."""
     seen: set[str] = set()
     found = []
-    for layer in layers:
-        found.append(tuple(name for name in layer.names if name not in seen))
-        seen.update(layer.names)
+    for numbers in bundles_of(layers, parameters):
+        names = dict.fromkeys(name for number in numbers for name in layers[number].names)
+        found.append(tuple(name for name in names if name not in seen))
+        seen.update(names)
     return [names for names in [*found, tuple(name for name in parameters if name not in seen)] if names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +17,14 @@ from torch.utils.hooks import RemovableHandle
 from covey.errors import PlanError
 from covey.model.compute_shares import in_backward, in_forward
 from covey.model.flat import Flat
-from covey.parallelism.sharded.layer_parameters import LayerParameters
+from covey.parallelism.sharded.gradient_sums import GradientSums
+from covey.parallelism.sharded.layer_parameters import LayerParameters, bundles_of
+from covey.parallelism.sharded.row_exchange import TURNS, Gather, RowExchange
 from covey.parallelism.sharded.row_owners import RowOwners, rows_of
 from covey.parallelism.sharded.shard_messages import ParameterRows
 from covey.program import Node
 from covey.vector import Vector
 
-TURNS = 1 << 20  # more exchanges than one step can have
 EARLY = -1  # no layer
 
 
@@ -66,19 +67,22 @@ class WorkingWeights:
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], owners: RowOwners, layout: Flat, me: int,
-        layers: Sequence[LayerParameters], root: nn.Module,
+        layers: Sequence[LayerParameters], root: nn.Module, sums: GradientSums | None = None,
     ) -> None:  # fmt: skip
         """What is in no layer is brought together before a step."""
         self.parameters, self.owners, self.layout, self.me, self.layers = parameters, owners, layout, me, layers
         self.root = root
         self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self.layer_of = {name: number for number, layer in enumerate(layers) for name in layer.names}
+        self.bundles = bundles_of(layers, parameters)
+        self.bundle_of = {number: place for place, numbers in enumerate(self.bundles) for number in numbers}
         self.early = [name for name in parameters if name not in self.layer_of]
         self._names: dict[int, str] = {}  # of those that are there, by where their numbers lie
         self._versions: dict[str, int] = {}  # of those that are there, as they were brought
         self._brought: dict[int, list[str]] = {}  # what the forward of each layer has brought itself
+        self._unused: set[str] = set()  # what came with another layer, and whose own forward has not come
+        self.exchange = RowExchange(owners, me, self._own, sums)
         self._node: Node | None = None
-        self._turn = 0
 
     def let_go(self, every: bool = False) -> None:
         """Keep no parameter of a layer but the own rows, or `every` one: what is used then is not a number."""
@@ -127,11 +131,14 @@ class WorkingWeights:
     @contextmanager
     def one_by_one(self, node: Node) -> Iterator[None]:
         """(On the compute thread) Meanwhile a layer's parameters are there only while they are used."""
-        self._node, self._turn = node, 1 if self.early else 0
+        self._node = node
+        self.exchange.begin(1 if self.early else 0)
         with self._hooked(), self._watched():
             try:
                 with saved_tensors_hooks(self._pack, self._unpack):
                     yield
+                if self.exchange.foresees:
+                    node.consult(self.exchange.pass_over(node), in_backward(1.0))
             finally:
                 self.let_go()
                 self._node = None
@@ -165,9 +172,10 @@ class WorkingWeights:
 
     def _come(self, number: int) -> None:
         """Forward comes to a layer."""
-        before = set(self._names.values())
+        before = self._versions.keys() - self._unused
         self._gather(number)
         self._brought[number] = [name for name in self.layers[number].names if name not in before]
+        self._unused.difference_update(self.layers[number].names)
 
     def _leave(self, number: int, made: object) -> None:
         """Forward is through with a layer; backward brings its parameters again if it needs them.
@@ -180,44 +188,44 @@ class WorkingWeights:
                 self._drop(name)
 
     def _gather(self, number: int) -> None:
-        names = [name for name in self.layers[number].names if name not in self._names.values()]
-        node, turn = self._node, self._turn
-        if not names or node is None:
+        """Bring a layer's parameters together where they are not, and those of the layers in its bundle."""
+        node, own = self._node, self.layers[number].names
+        if node is None or all(name in self._versions for name in own):
             return
-        self._turn += 1
-        tag, share = node.step * TURNS + turn, min(1.0, turn / (2 * len(self.layers)))
+        bundle = self.bundle_of[number]
+        names = dict.fromkeys(name for one in self.bundles[bundle] for name in self.layers[one].names)
+        wanted = Gather(bundle, tuple(name for name in names if name not in self._versions))
+        share = min(1.0, self.exchange.turn / (2 * len(self.bundles)))
         progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
         try:
-            node.consult(self._exchange(node, number, names, tag), progress)
+            node.consult(self._exchange(node, wanted), progress)
         except BaseException:
             self._node = None  # whoever looks at the model to say what went wrong must not ask the others for it
             raise
+        self._unused.update(name for name in wanted.names if name not in own)
 
-    async def _exchange(self, node: Node, number: int, names: Sequence[str], tag: int) -> None:
-        """Send the own rows of a layer to everybody, and take theirs."""
-        mine = self.owners.views(self.layout.seen, self.me)
-        rows = Vector(mine[name].view(-1) for name in names if name in mine)
-        for member in self._others():
-            await node.send(self.owners.peer(member), ParameterRows(tag, number, rows), priority=1)
-        for name in names:
+    async def _exchange(self, node: Node, wanted: Gather) -> None:
+        """Put together the own rows and everybody else's."""
+        came = await self.exchange.take(node, wanted)
+        for name in wanted.names:
             self.parameters[name].data = self.parameters[name].new_empty(self.shapes[name])
             self._names[_place(self.parameters[name])] = name
             self._versions[name] = self.parameters[name]._version
-        self._fill(self.me, {name: mine[name] for name in names if name in mine})
-        for member in self._others():
-            came = await node.receive(ParameterRows, sender=self.owners.peer(member), step=tag)
-            if came.layer != number:
-                raise PlanError(
-                    f"shard {member} computes layer {came.layer} where shard {self.me} computes layer {number}: with "
-                    "mesh(zero=3) all workers must compute the same layers in the same order; use zero=2"
-                )
-            there = [name for name in names if name in self.owners.rows[member]]
-            self._fill(member, dict(zip(there, came.rows.parts, strict=True)))
+        mine = self.owners.views(self.layout.seen, self.me)
+        self._fill(self.me, {name: mine[name] for name in wanted.names if name in mine})
+        for member, rows in came.items():
+            there = [name for name in wanted.names if name in self.owners.rows[member]]
+            self._fill(member, dict(zip(there, rows.parts, strict=True)))
+
+    def _own(self, names: Iterable[str]) -> Vector:
+        mine = self.owners.views(self.layout.seen, self.me)
+        return Vector(mine[name].view(-1) for name in names if name in mine)
 
     def _drop(self, name: str) -> None:
         parameter = self.parameters[name]
         self.check_unchanged()
         self._versions.pop(name, None)
+        self._unused.discard(name)
         self._names.pop(_place(parameter), None)
         parameter.data = parameter.new_full((), nan).expand(self.shapes[name])  # autograd asks for the shape
 
