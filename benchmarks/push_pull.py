@@ -172,7 +172,7 @@ def least_worker(turns: Connection) -> None:
 
 
 class Pair:
-    """A worker and its server, in processes of their own; with `shared` memory they are born of this one."""
+    """A worker and its server, in processes of their own; with `shared` memory they are forked from this one."""
 
     def __init__(
         self, worker: Callable[[Connection], None], server: Callable[[], None] | None = None, shared: bool = False

@@ -1,4 +1,4 @@
-"""Runs in virtual time whose workers are killed at chosen effects, and born again."""
+"""Runs in virtual time whose workers are killed at chosen effects, and restarted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from covey.engines.virtual import VirtualEngine, VirtualOutcome
-from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.virtual_actor import WAIT
+from covey.engines.virtual.virtual_membership import Replacement
 from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
@@ -30,7 +30,7 @@ STEPS, VICTIM = 4, worker(1)
 
 
 class Killing(VirtualEngine):
-    """Kills roles in place of each of these of their effects, counted over all of their lives."""
+    """Kills roles in place of each of these of their effects, counted over all of their incarnations."""
 
     def kill(self, at: dict[Address, Collection[int]]) -> None:
         self.at, self.counts = at, dict.fromkeys(at, 0)
@@ -46,7 +46,7 @@ class Killing(VirtualEngine):
                 if self.counts[who] - 1 in self.at[who]:
                     replica = thread.actor.replica
                     self.lost.append((who, torch.cat(replica.flat.parts).clone(), replica.shown.weight))
-                    self._lives.lose(who)
+                    self._members.lose(who)
                     if isinstance(effect, Spawn):
                         effect.program.close()
                     return WAIT
@@ -72,14 +72,15 @@ class Finished:
         def replica(role: Role) -> Replica:
             return build.replica(task, role.address, role.trains, asked.deal, asked.budget, role.part)
 
-        def reborn(role: Role) -> Replica:
+        def restarted(role: Role) -> Replica:
             replicas[role.address] = replica(role)
             return replicas[role.address]
 
         replicas = {role.address: replica(role) for role in asked.plan.roles}
         before(replicas)
-        rebirth = Rebirth(reborn, most, starting=0.0)  # the more of what was on its way meets the next life
-        attempt = VirtualAttempt(rebirth=rebirth)
+        # starting at once: the more of what was on its way meets the next incarnation
+        replacement = Replacement(restarted, most, starting=0.0)
+        attempt = VirtualAttempt(replacement=replacement)
         engine = Killing(
             asked.plan, dict(replicas), cluster, [watch] if watch else [], Referee(10**9), None, attempt=attempt
         )  # fmt: skip

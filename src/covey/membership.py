@@ -1,4 +1,4 @@
-"""Who is here? The lives in which a role of a run exists, and when a lost one is replaced."""
+"""Who is here? The incarnations in which a role of a run exists, and when a lost one is replaced."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from covey.message import Address, Message
 from covey.names import option
 
 OnLoss = Literal["continue", "restart"]
-"""What a run can do when it loses a worker: go on while the worker is born again, or start again."""
+"""What a run can do when it loses a worker: go on while the worker is restarted, or start again."""
 
 MEMBERSHIP = "membership."
-"""How names begin of what only runs remember in which workers are born again: checkpoints of other runs lack it."""
+"""How names begin of what only runs remember in which workers are restarted: checkpoints of other runs lack it."""
 
 PAUSES = (0.0, 1.0, 2.0, 4.0)  # seconds before another try after failures in a row: the last one for all later ones
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     """What a role's program knows of its own existence: the first one, or one that replaces a lost one."""
 
-    number: int = 0  # of the role's earlier lives
+    number: int = 0  # of the role's earlier incarnations
     step: int = 0  # the last in which its predecessor was seen
     ended: Collection[Address] = frozenset()  # whose programs were through when it began
-    elastic: bool = False  # whether lost workers of this run are born again
+    elastic: bool = False  # whether lost workers of this run are restarted
     leased: bool = False  # whether workers come and go, and each batch is done by whoever holds its lease
     replicas: int = 1  # copies of what each server holds
-    others: Mapping[Address, int] = MappingProxyType({})  # the numbers of the lives of those that were born again
+    others: Mapping[Address, int] = MappingProxyType({})  # the numbers of the incarnations of those that were restarted
     resumed: bool = False  # the servers go on from a checkpoint; its worker, which has nothing of its own, asks them
     closing: bool = False  # the program begins again only to say goodbye
 
@@ -40,11 +40,11 @@ class Life(NamedTuple):
 
 
 class Joined(Message):
-    """(From the engine) The sender was lost, and is born again: what came before this is of its earlier lives."""
+    """(From the engine) The sender was lost, and is restarted: what came before this is of its earlier incarnations."""
 
     wire_name = "membership.joined"
 
-    life: int
+    incarnation: int
 
     counted = kept = False
 
@@ -52,12 +52,12 @@ class Joined(Message):
 class Departed(Message):
     """(From the engine) The sender is gone, and its seat is empty: what came before this is all that it sent.
 
-    `life` is the seat's last one, or a number between that and the next one's.
+    `incarnation` is the seat's last one, or a number between that and the next one's.
     """
 
     wire_name = "membership.departed"
 
-    life: int
+    incarnation: int
 
     counted = False
 
@@ -99,9 +99,9 @@ def copies_lost(who: Address) -> PeerLost:
     return PeerLost(f"{who} was lost together with all other copies of its parameters", str(who))
 
 
-def by_seniority(copies: Iterable[Address], lives: Mapping[Address, int]) -> list[Address]:
+def by_seniority(copies: Iterable[Address], incarnations: Mapping[Address, int]) -> list[Address]:
     """The copies of a server's parameters, the longest there first: that one leads, and the newest is the last."""
-    return sorted(copies, key=lambda who: lives.get(who, 0))
+    return sorted(copies, key=lambda who: incarnations.get(who, 0))
 
 
 def too_few(who: Address, cause: str, left: int, least: int) -> PeerLost:
@@ -130,16 +130,16 @@ def pause(failures: int) -> float:
 
 @dataclass(slots=True)
 class Deaths:
-    """The deaths of a run's workers: each may be born again, unless it dies again and again at the same step."""
+    """The deaths of a run's workers: each may be restarted, unless it dies again and again at the same step."""
 
     most: int  # deaths in a row, without a new step between them, that a worker survives
-    lives: dict[Address, int] = field(default_factory=dict)  # of those that were born again
+    incarnations: dict[Address, int] = field(default_factory=dict)  # of those that were restarted
     count: int = 0
     copies: Mapping[Address, Sequence[Address]] = field(default_factory=dict)  # of servers: each, and its others
     _rows: dict[Address, tuple[int, int]] = field(default_factory=dict)  # how far each came, and deaths since then
 
     def note(self, who: Address, reached: int, cause: str) -> float:
-        """Count a death of one that came so far; the seconds to wait before its next life, or the end of the run."""
+        """Count a death of one that came so far; the seconds until its next incarnation, or the end of the run."""
         furthest, row = self._rows.get(who, (-1, 0))
         row = 1 if reached > furthest else row + 1
         self._rows[who] = max(reached, furthest), row
@@ -150,16 +150,16 @@ class Deaths:
                 str(who),
             )
         self.count += 1
-        # among the copies of a server's parameters, the numbers of lives tell who has been there longest
-        self.lives[who] = 1 + max(self.lives.get(other, 0) for other in self.copies.get(who, (who,)))
+        # among the copies of a server's parameters, the numbers of incarnations tell who has been there longest
+        self.incarnations[who] = 1 + max(self.incarnations.get(other, 0) for other in self.copies.get(who, (who,)))
         return pause(row)
 
     def joined(self, who: Address) -> int:
-        """Another worker takes an empty seat, and what its predecessor died of is not counted; the seat's next life."""
+        """Another worker takes an empty seat, and what its predecessor died of is not counted; its next incarnation."""
         self._rows.pop(who, None)
-        return self.next_life(who)
+        return self.next_incarnation(who)
 
-    def next_life(self, who: Address) -> int:
-        """A seat has another life, or none for a while."""
-        life = self.lives[who] = self.lives.get(who, 0) + 1
-        return life
+    def next_incarnation(self, who: Address) -> int:
+        """A seat has another incarnation, or none for a while."""
+        incarnation = self.incarnations[who] = self.incarnations.get(who, 0) + 1
+        return incarnation

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address, Message
 from covey.vector import Vector
 
@@ -135,7 +135,7 @@ class Host(Protocol):
     @property
     def step(self) -> int: ...
     @property
-    def life(self) -> Life: ...
+    def incarnation(self) -> Incarnation: ...
     def training(self) -> bool: ...
     def receive_nowait(self, want: Receive) -> Message | None: ...
     def room(self, to: Address) -> bool: ...
@@ -143,7 +143,7 @@ class Host(Protocol):
     def post(self, message: Message, progress: float) -> None: ...
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T: ...
     def share(self, vector: Vector, place: int) -> Vector: ...
-    def lives(self, who: Address) -> object: ...
+    def machine_of(self, who: Address) -> object: ...
     def forget_sums(self) -> None: ...
     def measure(self, kind: str, value: float) -> None: ...
 
@@ -172,9 +172,9 @@ class Node:
         return self.host.step
 
     @property
-    def life(self) -> Life:
-        """Which of the role's lives this is, and what it should know of those before it."""
-        return self.host.life
+    def incarnation(self) -> Incarnation:
+        """Which of the role's incarnations this is, and what it should know of those before it."""
+        return self.host.incarnation
 
     def training(self) -> bool:
         """Whether to do another step. What is remembered is saved only between this and the next await."""
@@ -254,7 +254,7 @@ class Node:
         """The group as its members live together on machines, in the order of the group."""
         found: dict[object, list[Address]] = {}
         for who in group:
-            found.setdefault(self.host.lives(who), []).append(who)
+            found.setdefault(self.host.machine_of(who), []).append(who)
         return [tuple(members) for members in found.values()]
 
     def sleep(self, seconds: float) -> Sleep:

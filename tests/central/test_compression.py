@@ -216,21 +216,21 @@ def test_shadows_survive_a_restart() -> None:
     """What the server remembers is all it needs: it goes on as if nothing had been."""
     goals = [vector(*(float(n * k) for n in range(10))) for k in range(1, 7)]
 
-    def told(*lives: range) -> list[torch.Tensor]:
+    def told(*incarnations: range) -> list[torch.Tensor]:
         kept: dict[Any, Any] = {}
         wires = list[torch.Tensor]()
 
-        async def serve(life: range, node: Node, replica: Replica) -> None:
+        async def serve(incarnation: range, node: Node, replica: Replica) -> None:
             form = Form.plain(goals[0])
             pulls = Pulls(node, form, Few(density=0.2).codec(), together=False)
             pulls.shadows.kept.update(kept)
-            for number in life:
+            for number in incarnation:
                 wires.append(torch.cat([part.double() for part in pulls.give(1, goals[number], number).wire.parts]))
             kept.update(pulls.shadows.kept)
             assert difference_coder(node, form, Few().codec()).total is None
 
-        for life in lives:
-            perform(partial(serve, life))
+        for incarnation in incarnations:
+            perform(partial(serve, incarnation))
         return wires
 
     without, restarted = told(range(6)), told(range(3), range(3, 6))

@@ -110,7 +110,7 @@ def test_what_a_worker_is_given_to_do_a_step_again_does_not_change_on_its_way() 
 
 
 def test_a_copy_that_came_while_the_one_before_it_was_away_is_in_the_chain() -> None:
-    """Server 0 is away for a second after its second death; backup 1 is born again meanwhile, and later it leads."""
+    """Server 0 is away for a second after its second death; backup 1 is restarted meanwhile, and later it leads."""
     given: dict[str, Any] = {"engine": "simulated", "replicas": 3, "steps": 30, "cluster": CLUSTER, "runs": False}
     away = "kill server 0@50ms for 0.01ms; kill server 0@50.1ms for 0.01ms; kill backup 1@500ms for 1ms; "
     faults = f"{away}kill backup 0@1150ms for 1ms; kill server 0@1250ms for 1ms"
@@ -232,10 +232,10 @@ def test_nothing_of_a_lost_leader_is_applied_after_another_leads() -> None:
 
 def test_one_that_hears_a_former_leader_does_nothing() -> None:
     shard = CopiedShard.__new__(CopiedShard)
-    shard.copies, shard.lives = (server(0), BACKUP), {server(0): 1}
+    shard.copies, shard.incarnations = (server(0), BACKUP), {server(0): 1}
     shard.node = type("Here", (), {"address": BACKUP})()  # type: ignore[assignment]
     assert not shard.behind(server(0))
-    shard.lives = {BACKUP: 1}
+    shard.incarnations = {BACKUP: 1}
     assert shard.behind(server(0))
 
 

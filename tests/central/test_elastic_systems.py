@@ -2,7 +2,7 @@
 
 Proteus (AgileML, stage 1): servers are on machines that stay, workers on those that vanish. FlexPS: stages with another
 number of workers go on from the servers' parameters. Scale-Train: a newcomer holds nobody up. Data leases: a batch
-counts once, and what an earlier life of its worker sends does not.
+counts once, and what an earlier incarnation of its worker sends does not.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ def once(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "ssp(bound=2)"])
-def test_proteus_loses_all_transient_machines_and_rolls_nothing_back(
-    seen: Seen, tmp_path: Path, strategy: str
-) -> None:
+def test_proteus_loses_all_transient_machines_and_rolls_nothing_back(seen: Seen, tmp_path: Path, strategy: str) -> None:
     trace = tmp_path / "all_gone.csv"
     trace.write_text("time,worker,event\n" + "".join(f"55ms,{rank},depart\n" for rank in range(1, SEATS)))
     result = run(strategy, spot_trace=trace)
@@ -121,7 +119,7 @@ def test_leases_every_batch_counts_once_under_random_losses(seen: Seen, strategy
     once(seen)
 
 
-def test_leases_what_an_earlier_life_sends_late_does_not_count(seen: Seen) -> None:
+def test_leases_what_an_earlier_incarnation_sends_late_does_not_count(seen: Seen) -> None:
     late = "delay worker 1 -> server 0@31ms by 40ms; leave worker 1@45ms; join worker 1@50ms"
     result = run("asynchronous", faults=late)
     assert [event.event for event in result.membership or []] == ["leave", "join"]

@@ -93,8 +93,8 @@ def test_a_worker_that_dies_again_and_again_leaves_and_the_others_go_on(applied:
     assert result.membership[-1].workers == 2 and "2 times without a new step" in result.membership[-1].cause
 
 
-def test_a_worker_that_does_a_batch_between_its_deaths_is_born_again() -> None:
-    """Its new lives enter at steps that others have done; what counts is what it has done itself."""
+def test_a_worker_that_does_a_batch_between_its_deaths_is_restarted() -> None:
+    """Its new incarnations enter at steps that others have done; what counts is what it has done itself."""
     kills = "; ".join(f"kill worker 1#{effect} for 1ms" for effect in range(9, 9 + 5 * 7, 7))
     result = run("bsp", kills, max_failures=2, steps=130)
     assert [event.event for event in result.membership or []] == ["rebirth", "rebirth", "rebirth", "leave"]
@@ -183,7 +183,7 @@ def test_who_was_there_when_is_told() -> None:
     assert told == [("join", "worker 2", 3), ("leave", "worker 0", 2)]
 
 
-def test_a_rebirth_counts_the_seats_that_are_taken() -> None:
+def test_a_restart_counts_the_seats_that_are_taken() -> None:
     result = run("bsp", "leave worker 2@5ms; kill worker 1@15ms")
     assert isinstance(result.membership, list)
     assert [(event.event, event.workers) for event in result.membership] == [("leave", 2), ("rebirth", 2)]
@@ -213,7 +213,7 @@ def test_who_enters_is_as_far_as_the_slowest_that_is_there(steps: dict[int, int]
     assert server.entry(1) == enters
 
 
-def test_a_new_life_says_once_what_its_seat_has_done() -> None:
+def test_a_new_incarnation_says_once_what_its_seat_has_done() -> None:
     """Its process counts from nothing."""
     client: Any = object.__new__(TakesPart)
     notes = list[tuple[Any, ...]]()
@@ -268,9 +268,7 @@ SEEN: list[BatchSet] = []
 @pytest.mark.parametrize(
     ("plant", "faults"), [(plant_lost, "leave worker 1#{n}"), (plant_doubled, HALF), (plant_known, HALF)]
 )
-def test_planted_mistakes_are_found(
-    applied: Applied, monkeypatch: pytest.MonkeyPatch, plant: Any, faults: str
-) -> None:
+def test_planted_mistakes_are_found(applied: Applied, monkeypatch: pytest.MonkeyPatch, plant: Any, faults: str) -> None:
     plant(monkeypatch)
     broken = 0
     for number in range(1, EFFECTS, 6):

@@ -155,7 +155,7 @@ def plant_no_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     seat = SliceStates.seat
 
     def kept(self: Any, members: Any) -> None:
-        if not hasattr(self, "members") or list(members) != self.members or self.node.life.number:
+        if not hasattr(self, "members") or list(members) != self.members or self.node.incarnation.number:
             seat(self, members)
 
     monkeypatch.setattr(SliceStates, "seat", kept)

@@ -10,7 +10,7 @@ import torch
 
 from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters
 from covey.central.cached.petuum import TableServer
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.model.replica import Replica
 from covey.program import Effect, Host, Memory, Node, Send
 from covey.vector import Vector
@@ -20,7 +20,7 @@ from tests.worlds import Point, server, sgd, worker
 class Kept:
     """A checkpoint: what one server remembers, the next one finds."""
 
-    life = Life()
+    incarnation = Incarnation()
 
     def __init__(self) -> None:
         self.memories: dict[str, Memory[Any]] = {}

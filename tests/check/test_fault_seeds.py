@@ -191,7 +191,7 @@ def test_checkpoints_lie_in_the_middle_of_a_run(tmp_path: Path) -> None:
         "sgp(overlap=1)", "malt", "malt(bound=2)",
     ],
 )  # fmt: skip
-def test_runs_whose_lost_workers_are_born_again_keep_their_promises(strategy: str) -> None:
+def test_runs_whose_lost_workers_are_restarted_keep_their_promises(strategy: str) -> None:
     case = FaultCase(strategy, 3, elastic=True)
     found = [tried(case, seed) for seed in range(12)]
     assert [one.broken for one in found if one.broken] == []

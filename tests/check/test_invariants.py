@@ -54,7 +54,7 @@ def test_a_strategy_that_promises_nothing_is_not_held_to_it() -> None:
     assert samples_count_once(CALM, record((0, 1), samples="some samples twice")) == []
 
 
-def test_where_workers_are_born_again_the_result_counts() -> None:
+def test_where_workers_are_restarted_the_result_counts() -> None:
     calm = record((0, 1), (2, 3), elastic=True)
     assert samples_count_once(calm, record((0, 1), (3, 3), elastic=True)) == []
     assert samples_count_once(calm, record((0, 1), elastic=True)) == ["2 samples count, not 4"]

@@ -54,7 +54,7 @@ def test_hosts_that_are_cut_off_for_a_while_are_waited_for(room: Room) -> None:
         assert told("was lost: nothing was heard of it for 5") == 2
         assert set(endpoint.answers_while(reset, lambda: endpoint.standing() == (2, 4) and told(back) == 4)) == {200}
         assert told("was lost: its connection broke") == 2
-        assert len(endpoint.named("replica")) == 2, "those of an earlier life have ended"
+        assert len(endpoint.named("replica")) == 2, "those of an earlier incarnation have ended"
 
 
 @pytest.mark.full

@@ -19,7 +19,7 @@ from covey.errors import PeerLost, PlanError
 from covey.observe.progress import Progress
 from tests.clusters.lab_parts import left_here
 from tests.real.harness import Room, differing
-from tests.real.test_loop_rebirth import train, trained
+from tests.real.test_loop_continue import train, trained
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())]
 LAB = "lab(hosts=3)"
@@ -125,7 +125,7 @@ def test_who_waits_for_a_lost_host_ends_with_the_weights_of_a_run_that_lost_nobo
 @pytest.mark.alone
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce", "local_sgd(period=2)", "easgd(period=2)", "gosgd"])
-def test_a_killed_worker_is_born_again_on_its_host(room: Room, strategy: str) -> None:
+def test_a_killed_worker_is_restarted_on_its_host(room: Room, strategy: str) -> None:
     guide = HostGuide(lambda: room.kill("worker 2"), lambda: room.kill("worker 1"))
     result = fit(room.task(before_step=AT_STEP), strategy, 3, steps=80, on_failure="continue", watcher=guide)
     assert not guide.orders and isinstance(result.membership, list) and result.failures == []

@@ -65,14 +65,14 @@ def test_a_lost_site_is_started_again_once_its_host_is_there(monkeypatch: pytest
 
     def here() -> bool:
         now[0] += 1.0
-        return lost.is_here(1, lambda number, life: renewed.append((number, life)))
+        return lost.is_here(1, lambda number, incarnation: renewed.append((number, incarnation)))
 
     assert here(), "nobody has lost it"
     lost.lose(1)
     assert not here() and renewed == []
     hosts.there = True
     assert not here() and not here() and renewed == [(1, 1)], "it was asked for once, and has not come yet"
-    assert hosts.invited[0].life == 1 and hosts.invited[0].identity == b"site/1.1"
+    assert hosts.invited[0].incarnation == 1 and hosts.invited[0].identity == b"site/1.1"
     now[0] += 30.0
     assert not here() and renewed == [(1, 1), (1, 2)], "one that does not come is replaced"
     lost.arrive(1)
@@ -84,10 +84,12 @@ def test_a_site_that_was_given_up_is_not_heard_and_has_to_leave() -> None:
     gate = SiteGate(context, "tcp://127.0.0.1:*", 2)
     try:
         lines = {}
-        for life in (0, 1):
-            lines[life] = context.socket(zmq.DEALER)
-            lines[life].setsockopt(zmq.IDENTITY, SiteConfig(site=1, life=life, launcher="", warm="").identity)
-            lines[life].connect(gate.endpoint)
+        for incarnation in (0, 1):
+            lines[incarnation] = context.socket(zmq.DEALER)
+            lines[incarnation].setsockopt(
+                zmq.IDENTITY, SiteConfig(site=1, incarnation=incarnation, launcher="", warm="").identity
+            )
+            lines[incarnation].connect(gate.endpoint)
         gate.renew(1, 1)
         for line in lines.values():
             line.send(seal(NONE, Heartbeat()))
@@ -104,12 +106,12 @@ def test_a_site_that_was_given_up_is_not_heard_and_has_to_leave() -> None:
         context.destroy(linger=0)
 
 
-def test_the_launcher_hears_no_life_but_the_newest_of_a_role() -> None:
+def test_the_launcher_hears_no_incarnation_but_the_newest_of_a_role() -> None:
     """The old one may live on beyond a link that was cut, and speak when the link is restored."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         board = Switchboard(context, "tcp://127.0.0.1:*", [WORKER])
-        old, new = (RoleLine(context, board.endpoint, WORKER, life=life) for life in (0, 2))
+        old, new = (RoleLine(context, board.endpoint, WORKER, incarnation=incarnation) for incarnation in (0, 2))
         board.forget(WORKER)
         board.renew(WORKER, 2)
         old.tell(control.Doing("old"))

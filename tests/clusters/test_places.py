@@ -132,7 +132,7 @@ def test_hosts_meet_by_ipv6(room: Room) -> None:
 
 
 def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions are compared before any role is born."""
+    """Versions are compared before any role is started."""
     task = room.task(before_build="(HERE / 'built').touch()")
     monkeypatch.setattr(this_host, "version", lambda name: "0.0.1")
     with pytest.raises(PlanError, match=r"^host left has torch \S+, the launcher 0\.0\.1: make them the same"):
@@ -140,12 +140,12 @@ def test_a_host_that_has_something_else_is_named(room: Room, monkeypatch: pytest
     assert not list(room.path.glob("built"))
 
 
-def test_what_lives_with_the_launcher_is_born_of_its_shared_fork_server(room: Room) -> None:
+def test_what_lives_with_the_launcher_is_forked_from_the_shared_fork_server(room: Room) -> None:
     """So a second run in one process imports nothing on this machine, and sites have the time that the first took."""
-    born: list[int] = []
-    watch = Watch(trained(1), lambda: born.append(parent(parent(room.find("scorer 0")))))
+    parents: list[int] = []
+    watch = Watch(trained(1), lambda: parents.append(parent(parent(room.find("scorer 0")))))
     on_two_sites(room, room.task(before_step=SLOW), stall="60s", watcher=watch, steps=200)
-    assert len(born) == 1 and born[0] in [server.process.pid for server in client.RUNNING]
+    assert len(parents) == 1 and parents[0] in [server.process.pid for server in client.RUNNING]
     assert 0 < client.import_seconds() < 300
 
 

@@ -151,7 +151,7 @@ def test_a_run_goes_on_without_a_lost_actor_and_with_another_in_its_place(shared
 
 
 @pytest.mark.full
-def test_a_worker_that_is_killed_is_born_again_on_its_node(shared: SharedRoom) -> None:
+def test_a_worker_that_is_killed_is_restarted_on_its_node(shared: SharedRoom) -> None:
     watch = Watch(trained(100), lambda: shared.kill("worker 1"))
     task = shared.task(before_step=SLOW)
     given = {"engine": "ray", "steps": 120, "threads": 1, "stall": "60s", "on_failure": "continue"}
@@ -173,7 +173,7 @@ def test_sites_depart_and_arrive_by_a_trace(shared: SharedRoom) -> None:
 
 @pytest.mark.full
 def test_a_lost_node_costs_its_workers_only(cleared: SharedRoom) -> None:
-    """Ray moves the place of the lost actor to a node with room, and the worker is born again there."""
+    """Ray moves the place of the lost actor to a node with room, and the worker is restarted there."""
     task = cleared.task(before_step=SLOW)
     script = cleared.script(
         f"""

@@ -18,7 +18,7 @@ ONE = Address("worker", 1)
 def listed(rank: int = 0, workers: int = 3) -> GossipList:
     node: Any = SimpleNamespace(
         rank=rank, workers=workers, step=-1, limits=[LIMIT] * workers, address=Address("worker", rank),
-        life=SimpleNamespace(number=0, elastic=False, ended=()),
+        incarnation=SimpleNamespace(number=0, elastic=False, ended=()),
     )  # fmt: skip
     source = SimpleNamespace(steps=lambda seat: LIMIT, samples=lambda seat, number: 1, shared=None)
     replica: Any = SimpleNamespace(batch_source=source, weigh=lambda weight: None)
@@ -45,7 +45,7 @@ def test_a_gradient_contains_the_batches_of_its_sender_alone() -> None:
 
 
 def test_of_an_older_list_only_what_the_sender_says_of_itself_is_believed() -> None:
-    """What it says of others may be of lives that are over, whose batches others were given."""
+    """What it says of others may be of incarnations that are over, whose batches others were given."""
     mine = listed()
     mine._begin_list(1, (0, 0, 2), [2, 2, 1])
     mine.known = [[2, 2, 1] for _ in range(3)]

@@ -108,7 +108,7 @@ def test_one_that_waits_for_the_end_takes_along_what_the_centre_has_not_felt() -
     assert isinstance(result.goodput, Goodput) and result.goodput.repeated == 11 and result.samples == SAMPLES
 
 
-WAITED_FOR = "leave worker 2@11ms; kill"  # one of two that must stay: its next life has what it had leased
+WAITED_FOR = "leave worker 2@11ms; kill"  # one of two that must stay: its next incarnation has what it had leased
 
 
 def test_planted_mistakes_are_found(settled: Counter[Lease], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_planted_mistakes_are_found(settled: Counter[Lease], monkeypatch: pytest
     honest = LeasingMaster.granted
 
     def twice(self: Any, rank: int, again: bool) -> list[Lease]:
-        self.ledger.held[rank].clear() if again else None  # a new life forgets what its predecessor had
+        self.ledger.held[rank].clear() if again else None  # a new incarnation forgets what its predecessor had
         return honest(self, rank, again)
 
     for name, planted, faults in (("departed", departed, ""), ("granted", twice, WAITED_FOR)):

@@ -16,7 +16,7 @@ from covey.decentral.gossip.gosgd import CountedGossip, GossipLinks
 from covey.decentral.gossip.gossip_lists import DonatedModel, GossipList
 from covey.decentral.gossip.leased_gossip import GossipLeases
 from covey.decentral.gossip.push_sum import CountedPush, LeasedPushes
-from covey.engines.virtual.lives import VirtualLives
+from covey.engines.virtual.virtual_membership import VirtualMembership
 from covey.errors import CoveyError, PeerLost
 from covey.simulate import Cluster, Seconds
 from covey.task import Task
@@ -135,28 +135,28 @@ class Weights:
     """All weight of a run: what models have, what went with lost ones, and what was given and never taken."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.lists: dict[int, GossipList] = {}  # of each seat's last life
+        self.lists: dict[int, GossipList] = {}  # of each seat's last incarnation
         self.gone: list[float] = []
         self.on_way: list[tuple[int, int, float]] = []  # to whom, from whom, and how much
-        began, gone, donate, accept = GossipList.__init__, VirtualLives._gone, DonatedModel.give, DonatedModel.take
+        began, gone, donate, accept = GossipList.__init__, VirtualMembership._gone, DonatedModel.give, DonatedModel.take
         take, add, push = GossipLinks.take_in, LeasedPushes.add, covey.Node.send
 
         def beginning(one: Any, node: Any, *given: Any) -> None:
             began(one, node, *given)
             self.lists[node.rank] = one
 
-        def going(lives: Any, actor: Any) -> None:
+        def going(members: Any, actor: Any) -> None:
             self.gone.append(actor.replica.shown.weight)
-            gone(lives, actor)
+            gone(members, actor)
 
         def donating(model: Any) -> Any:
             given = donate(model)
             self.on_way.append((-1, -1, given["weight"]))
             return given
 
-        def accepting(model: Any, state: Any, born_again: bool) -> None:
+        def accepting(model: Any, state: Any, restarted: bool) -> None:
             self.on_way.remove((-1, -1, state["weight"]))
-            accept(model, state, born_again)
+            accept(model, state, restarted)
 
         def taking(links: Any, gossip: Any) -> None:
             self.took(links.replica, gossip)
@@ -173,7 +173,7 @@ class Weights:
             return push(node, to, body, **given)
 
         patch.setattr(GossipList, "__init__", beginning)
-        patch.setattr(VirtualLives, "_gone", going)
+        patch.setattr(VirtualMembership, "_gone", going)
         patch.setattr(DonatedModel, "give", donating)
         patch.setattr(DonatedModel, "take", accepting)
         patch.setattr(GossipLinks, "take_in", taking)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import covey
 from covey.decentral.gossip.adpsgd import HalfDifference, Meet, Meetings, answerer
-from covey.decentral.peer_lives import GivenModel, PeerLives
+from covey.decentral.peer_membership import GivenModel, PeerMembership
 from covey.errors import PeerLost
 from covey.membership import Joined
 from covey.message import Address, stamped
@@ -46,7 +46,7 @@ class Moves:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        move, go, take = Meetings.move, Meetings.go, PeerLives._take
+        move, go, take = Meetings.move, Meetings.go, PeerMembership._take
 
         def moved(meetings: Meetings, meet: Meet) -> HalfDifference:
             half = move(meetings, meet)
@@ -59,14 +59,14 @@ class Moves:
             self.both += 1
             go(meetings, half)
 
-        def taken(peers: PeerLives, given: GivenModel) -> None:
+        def taken(peers: PeerMembership, given: GivenModel) -> None:
             take(peers, given)
             self.adopted += given.model.parts[0]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Meetings, "move", moved)
             patch.setattr(Meetings, "go", gone)
-            patch.setattr(PeerLives, "_take", taken)
+            patch.setattr(PeerMembership, "_take", taken)
             yield
 
 
@@ -108,8 +108,8 @@ class Heard(Exception):
     """Nothing else comes."""
 
 
-@pytest.mark.parametrize("reborn", [False, True])
-def test_nobody_comes_half_of_the_way_to_one_that_was_lost_after_it_asked(reborn: bool) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_nobody_comes_half_of_the_way_to_one_that_was_lost_after_it_asked(restarted: bool) -> None:
     ask, news = (stamped(body, worker(1), copy=False) for body in (Meet(Vector(())), Joined(1)))
     words, moved, heard = [ask], list[Any](), list[Any]()
 
@@ -122,13 +122,13 @@ def test_nobody_comes_half_of_the_way_to_one_that_was_lost_after_it_asked(reborn
         heard.append(word)
 
     node: Any = SimpleNamespace(
-        receive_any=receive_any, receive_nowait=lambda kind, sender: news if reborn else None, send=note
+        receive_any=receive_any, receive_nowait=lambda kind, sender: news if restarted else None, send=note
     )
     peers: Any = SimpleNamespace(asks=(Joined,), elastic=True, hear=note)
     meetings: Any = SimpleNamespace(move=moved.append)
     with pytest.raises(Heard):
         answerer(node, meetings, Memory(0), peers).send(None)
-    assert (moved, heard) == (([], [news]) if reborn else ([ask], [worker(1)]))
+    assert (moved, heard) == (([], [news]) if restarted else ([ask], [worker(1)]))
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.full)])
@@ -142,15 +142,15 @@ def test_two_neighbours_that_are_lost_at_once_take_the_model_of_a_third(spec: st
 
 
 @pytest.mark.parametrize("spec", ["adpsgd", "gosgd(probability=0.5)", "dpsgd", "malt"])
-def test_a_new_life_counts_in_no_score_before_it_has_a_model(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, ask = list[float](), PeerLives._ask
+def test_a_new_incarnation_counts_in_no_score_before_it_has_a_model(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, ask = list[float](), PeerMembership._ask
 
-    async def asking(peers: PeerLives, *given: Any) -> None:
+    async def asking(peers: PeerMembership, *given: Any) -> None:
         weights.append(peers.replica.shown.weight)
         await ask(peers, *given)
         assert peers.replica.shown.weight > 0
 
-    monkeypatch.setattr(PeerLives, "_ask", asking)
+    monkeypatch.setattr(PeerMembership, "_ask", asking)
     Finished(spec, [9], workers=4, cluster=INSTANT)
     assert weights == [0.0]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from covey.decentral.gossip.push_sum import PushedShares, PushShare
-from covey.decentral.peer_lives import GivenModel, PeerLives
+from covey.decentral.peer_membership import GivenModel, PeerMembership
 from covey.decentral.step_shares import ShareStanding, StepShares
 from covey.errors import PeerLost
 from covey.message import Address
@@ -27,7 +27,7 @@ SPECS = ["dpsgd", "sgp", "sgp(overlap=1)", "malt(share=model, barrier=true) over
 
 @pytest.mark.parametrize("every", [12, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("spec", SPECS)
-def test_two_neighbours_are_lost_at_once_or_a_new_life_soon_again(spec: str, every: int) -> None:
+def test_two_neighbours_are_lost_at_once_or_a_new_incarnation_soon_again(spec: str, every: int) -> None:
     """In a ring of four, at pairs of effects that lie near each other; on a slow network messages are under way."""
     whole = Finished(spec, workers=4)
     for number, first in enumerate(range(1, whole.effects, every)):
@@ -86,7 +86,7 @@ class Mass:
     @contextmanager
     def watched(self) -> Iterator[None]:
         give, take_in, weigh = PushedShares.give, PushedShares.take_in, Replica.weigh
-        given, take = PeerLives._given, PeerLives._take
+        given, take = PeerMembership._given, PeerMembership._take
 
         def giving(shares: PushedShares, peer: int, weight: float) -> Vector:
             share = give(shares, peer, weight)
@@ -105,12 +105,12 @@ class Mass:
             self.early = self.early + (paid if weight == 0 else torch.zeros(6))  # it died before it counted less
             weigh(replica, weight)
 
-        def donating(peers: PeerLives) -> GivenModel:
+        def donating(peers: PeerMembership) -> GivenModel:
             found = given(peers)
             self.donated.append(mass(found.model.parts[0], found.weight))
             return found
 
-        def taking(peers: PeerLives, found: GivenModel) -> None:
+        def taking(peers: PeerMembership, found: GivenModel) -> None:
             here = mass(found.model.parts[0], found.weight)
             self.donated = [one for one in self.donated if not torch.equal(one, here)]
             take(peers, found)
@@ -118,7 +118,7 @@ class Mass:
         with pytest.MonkeyPatch.context() as patch:
             for kind, name, act in [
                 (PushedShares, "give", giving), (PushedShares, "take_in", taking_in), (Replica, "weigh", weighing),
-                (PeerLives, "_given", donating), (PeerLives, "_take", taking),
+                (PeerMembership, "_given", donating), (PeerMembership, "_take", taking),
             ]:  # fmt: skip
                 patch.setattr(kind, name, act)
             yield
@@ -177,7 +177,7 @@ def shares(**known: Any) -> Any:
     async def adopt() -> bool:
         return True
 
-    made.node = SimpleNamespace(life=SimpleNamespace(enters=True, step=1), broadcast=broadcast)
+    made.node = SimpleNamespace(incarnation=SimpleNamespace(enters=True, step=1), broadcast=broadcast)
     made.peers, made.elastic, made.replica = SimpleNamespace(adopt=adopt, others=[1, 2]), True, None
     made.look, made.sent_words, made._next = nothing, sent, Memory(5)
     for name, value in known.items():
@@ -196,7 +196,7 @@ def test_an_old_share_is_not_given_again() -> None:
     assert ended(found.since(1, newest=3, due=4)) == (["new"], 5) and found._came == {1: {}}
 
 
-def test_a_new_life_does_the_last_step_again_that_its_predecessor_may_not_have_sent_to_all(
+def test_a_new_incarnation_does_the_last_step_again_that_its_predecessor_may_not_have_sent_to_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def begin(*_: Any) -> None: ...
@@ -207,7 +207,7 @@ def test_a_new_life_does_the_last_step_again_that_its_predecessor_may_not_have_s
 
 
 @pytest.mark.parametrize(("held", "begin"), [({}, 5), ({1: "share"}, 4)])
-def test_a_new_life_waits_for_the_share_that_went_to_the_lost_one(held: dict[int, str], begin: int) -> None:
+def test_a_new_incarnation_waits_for_the_share_that_went_to_the_lost_one(held: dict[int, str], begin: int) -> None:
     found = shares(_held=held, _lacked={}, _newest={1: 7})
-    ended(found._born(1))
+    ended(found._tell_restarted(1))
     assert found.sent_words == [ShareStanding(begin, 8), *held.values()]

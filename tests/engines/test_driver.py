@@ -225,8 +225,8 @@ def test_work_that_waits_for_an_answer_is_broken_off_when_the_run_is_over() -> N
     assert ended == ["closed", "closed"] and compute_thread.collect()[1] == []
 
 
-def test_what_was_sent_to_a_lost_role_does_not_count_with_what_its_next_life_gets(driver: Driver) -> None:
-    """The new life has received nothing of it: a checkpoint would wait for ever."""
+def test_what_was_sent_to_a_lost_role_does_not_count_with_what_its_next_incarnation_gets(driver: Driver) -> None:
+    """The new incarnation has received nothing of it: a checkpoint would wait for ever."""
     driver.line, before = Told(), driver.line  # type: ignore[assignment]
     send(driver, 2)
     assert driver.links.sent[YOU] == 2
@@ -263,8 +263,8 @@ def test_a_sum_by_another_library_is_traffic_and_marked_as_worked_out(driver: Dr
     assert tally.bytes == {"worker 1": 40} and tally.notes == {"native bytes": 40}
 
 
-def test_words_about_lives_are_in_no_checkpoint(driver: Driver) -> None:
-    """In the run that goes on from it everybody is in the first life again."""
+def test_words_about_incarnations_are_in_no_checkpoint(driver: Driver) -> None:
+    """In the run that goes on from it everybody is in the first incarnation again."""
     ping, joined = (stamped(body, YOU, copy=False) for body in (Ping(3, Vector([torch.ones(1)])), Joined(1)))
     driver.host.mailbox.waiting.extend([joined, ping])
     replica = Replica(Point(1, torch.float64), sgd())

@@ -94,7 +94,7 @@ def test_one_without_a_gpu_sums_with_those_that_have_one(hall: Hall) -> None:
     assert all(summed(hall)) and all(summed(hall, 1))
 
 
-def test_a_new_life_is_heard_of_before_it_is_summed_with(hall: Hall) -> None:
+def test_a_new_incarnation_is_heard_of_before_it_is_summed_with(hall: Hall) -> None:
     summed(hall)
     for member in hall.members:
         member.memory.renew(hall.group[2])

@@ -134,8 +134,8 @@ class PlayedCluster:
     def exits(self) -> list[tuple[Address, str]]:
         return []
 
-    def beat(self, life: int) -> None:
-        self.line.send(seal(self.keys.token, HostBeat(life)))
+    def beat(self, incarnation: int) -> None:
+        self.line.send(seal(self.keys.token, HostBeat(incarnation)))
 
     def __exit__(self, *given: object) -> None:
         self.relay.__exit__(None, None, None)
@@ -163,7 +163,7 @@ def test_a_host_of_replicas_whose_connection_is_half_open_is_lost_once_and_heard
 
         until(again)
         assert lost == [0] and unseal(host.keys.token, host.line.recv(), down) == RenewHost(1)
-        host.beat(1)  # behind beats of life 0, which change nothing any more
+        host.beat(1)  # behind beats of incarnation 0, which change nothing any more
         until(lambda: (sites.words(), sites.hosts)[1])
         assert sites.hosts == [0] and not sites.lost()
     finally:

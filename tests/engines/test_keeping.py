@@ -20,14 +20,14 @@ from tests.test_checkpoint import run, state
 ROLES = [Address("worker", 0), Address("worker", 1), Address("server", 0)]
 
 
-class Lives:
-    """In which life each role is, and who was lost after its last step."""
+class Restarts:
+    """In which incarnation each role is, and who was lost after its last step."""
 
     def __init__(self) -> None:
-        self.lives, self.finished, self.empty = dict.fromkeys(ROLES, 0), set[Address](), set[Address]()
+        self.incarnations, self.finished, self.empty = dict.fromkeys(ROLES, 0), set[Address](), set[Address]()
 
-    def life(self, who: Address) -> int:
-        return self.lives[who]
+    def incarnation(self, who: Address) -> int:
+        return self.incarnations[who]
 
 
 class Answers:
@@ -36,7 +36,7 @@ class Answers:
     def __init__(self) -> None:
         self.board = SimpleNamespace(tell=lambda roles, word: None)
         self.roster = SimpleNamespace(roles=ROLES)
-        self.rebirths = Lives()
+        self.restarts = Restarts()
         self.inbox: dict[type, dict[Address, Any]] = {control.Copied: {who: control.Copied() for who in ROLES}}
 
     def collect(self, kind: type, roles: Iterable[Address]) -> dict[Address, Any]:
@@ -86,9 +86,9 @@ def test_a_role_that_is_lost_while_it_writes_drops_the_checkpoint_and_one_that_h
         keeper.copy(run)
         saved = answers.inbox[control.Saved] = {lost: control.Saved()} if had_written else {}
         if ended:
-            answers.rebirths.finished.add(lost)
+            answers.restarts.finished.add(lost)
         else:
-            answers.rebirths.lives[lost] += 1
+            answers.restarts.incarnations[lost] += 1
         for who in ROLES:
             state().write(keeper._place, who)
             assert keeper.writing and not keeper._commit
@@ -111,8 +111,8 @@ def test_nobody_waits_for_the_state_of_an_empty_seat(tmp_path: Path) -> None:
     monitor: Any = answers
     with CheckpointDirectory(tmp_path / "kept") as kept:
         keeper = CheckpointKeeper(kept, Interval(5.0), monitor, said.append)
-        answers.rebirths.empty.add(ROLES[1])
-        answers.rebirths.finished.add(ROLES[1])
+        answers.restarts.empty.add(ROLES[1])
+        answers.restarts.finished.add(ROLES[1])
         keeper.copy(run)
         assert ROLES[1] not in keeper._awaited() and not keeper._gone()
         assert not keeper._over() and said == []

@@ -178,7 +178,7 @@ def test_votes_end_without_a_lost_worker_until_it_knows_where_it_is() -> None:
     room.vote(ZERO, 0)
     assert room.said.pop() == ([ZERO, TWO], VoteResult(1, 0))
     room.vote(ZERO, 0, number=2)
-    room.loops.hear_life(ONE, Resumed(8))
+    room.loops.hear_incarnation(ONE, Resumed(8))
     room.vote(ONE, 1)
     assert room.said.pop() == ([ONE], VoteResult(1, 0)), "all decide the same"
     room.vote(TWO, 0, number=2)
@@ -194,7 +194,7 @@ def test_a_worker_that_is_lost_after_its_loop_comes_to_the_end_again() -> None:
         room.loops.hear(who, Left(steps=5, votes=0))
     room.loops.lose(ONE)
     room.stepped(ONE, 6)  # an old word: nothing is held against one that is away
-    room.loops.hear_life(ONE, Resumed(8))
+    room.loops.hear_incarnation(ONE, Resumed(8))
     room.stepped(ONE, 5)
     room.loops.hear(ONE, Left(steps=5, votes=0))
     assert set(room.loops.left) == {ZERO, ONE}

@@ -43,7 +43,7 @@ def role(rank: int, ended: bool, samples: int) -> Any:
     """A worker that has done all its steps, but for its farewell unless it has `ended`."""
     return SimpleNamespace(
         address=worker(rank), role=SimpleNamespace(trains=True), lost=False, ended=ended, settled=True,
-        life=SimpleNamespace(number=0), pace=SimpleNamespace(step=9, over=lambda step: True), samples=samples,
+        incarnation=SimpleNamespace(number=0), pace=SimpleNamespace(step=9, over=lambda step: True), samples=samples,
     )  # fmt: skip
 
 

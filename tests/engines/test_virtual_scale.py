@@ -15,40 +15,40 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import covey
-from covey.decentral.peer_lives import PeerLives
+from covey.decentral.peer_membership import PeerMembership
 from covey.decentral.step_shares import StepShares
 from covey.engines.virtual import agenda
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address
 from covey.model.batches import BatchSource
 from covey.model.replica import Replica
 from covey.run import simulated
 from covey.servers.goodbye import Goodbye
-from covey.servers.round_messages import SeatLives
+from covey.servers.round_messages import SeatMarks
 from covey.simulate import BytesPerSecond, Link, Seconds
 from covey.simulate.around import ring_ends
 from covey.synchronization import Board, WaitingGradient
 from covey.vector import Vector, mean
 
 
-def node(rank: int, life: Life = Life()) -> Any:  # noqa: B008
-    return SimpleNamespace(rank=rank, workers=5, life=life, step=0)
+def node(rank: int, incarnation: Incarnation = Incarnation()) -> Any:  # noqa: B008
+    return SimpleNamespace(rank=rank, workers=5, incarnation=incarnation, step=0)
 
 
-def test_workers_of_a_first_life_share_what_they_know_of_others() -> None:
-    one, other = (SeatLives(node(rank)).marks for rank in (1, 3))
+def test_workers_of_a_first_incarnation_share_what_they_know_of_others() -> None:
+    one, other = (SeatMarks(node(rank)).marks for rank in (1, 3))
     assert one is other == (0,) * 5
-    assert SeatLives(node(3, Life(number=2))).marks == (0, 0, 0, 4, 0)
-    peers = [PeerLives(node(rank), Any, near=[2]) for rank in (1, 3)]
-    assert peers[0].lives is peers[1].lives and peers[0].others == []
+    assert SeatMarks(node(3, Incarnation(number=2))).marks == (0, 0, 0, 4, 0)
+    peers = [PeerMembership(node(rank), Any, near=[2]) for rank in (1, 3)]
+    assert peers[0].incarnations is peers[1].incarnations and peers[0].others == []
     shares = StepShares(node(1), Any, Goodbye, near=[2])
     assert not shares._came and not shares._newest and not shares._begins
 
 
 def test_all_others_are_known_where_lost_workers_are_restarted() -> None:
-    elastic: Any = node(1, Life(elastic=True))
+    elastic: Any = node(1, Incarnation(elastic=True))
     elastic.remember = lambda name, value: SimpleNamespace(value=value)
-    assert PeerLives(elastic, Any, near=[3]).others == [3, 0, 2, 4]
+    assert PeerMembership(elastic, Any, near=[3]).others == [3, 0, 2, 4]
     assert [*StepShares(elastic, Any, Goodbye, near=[3])._came] == [0, 1, 2, 3, 4]
 
 

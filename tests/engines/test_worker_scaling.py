@@ -110,25 +110,25 @@ class Seats:
 
     def __init__(self) -> None:
         self.scaled = ScaledSeats(WorkerScaling(4, BATCH))
-        self.lives, self.empty = {worker(rank): 0 for rank in range(4)}, set[Address]()
+        self.incarnations, self.empty = {worker(rank): 0 for rank in range(4)}, set[Address]()
         self.seconds, self.samples = 0.0, 0
 
     def look(self, rate: float = 1.0) -> Address | None:
         """One window later."""
         self.seconds += 1.0
-        self.samples += int(BATCHES * BATCH * len(self.lives) * rate)
-        return self.scaled.look(self.seconds, self.samples, self.lives, self.empty)
+        self.samples += int(BATCHES * BATCH * len(self.incarnations) * rate)
+        return self.scaled.look(self.seconds, self.samples, self.incarnations, self.empty)
 
     def wait(self) -> Address | None:
         return next((who for who in (self.look() for _ in range(4 * WINDOWS)) if who), None)
 
     def leave(self, who: Address) -> None:
-        del self.lives[who]
+        del self.incarnations[who]
         self.empty.add(who)
 
     def join(self, who: Address) -> None:
         self.empty.remove(who)
-        self.lives[who] = 9
+        self.incarnations[who] = 9
 
 
 def test_only_seats_that_scaling_emptied_are_filled_again() -> None:
@@ -162,7 +162,7 @@ def test_a_worker_that_was_sent_away_does_not_come_back_and_the_search_begins_ag
 def test_one_that_died_before_it_went_is_told_again() -> None:
     seats = Seats()
     assert seats.wait() == worker(3)
-    seats.lives[worker(3)] += 1
+    seats.incarnations[worker(3)] += 1
     assert seats.look() == worker(3) and seats.look() is None
 
 

@@ -184,7 +184,7 @@ def test_a_kept_run_knows_the_scores_that_it_has_heard(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_whoever_goes_on_has_the_rate_of_what_was_seen(name: str) -> None:
-    """A server's shard, a run with other workers, a worker that is born again: each steps a new scheduler."""
+    """A server's shard, a run with other workers, a worker that is restarted: each steps a new scheduler."""
     given = task(name, samples=96)
     deal = Shards(96, 2, 8, 0)
     steady, late, kept = (build.replica(given, Address("worker", 0), True, deal, 384) for _ in range(3))

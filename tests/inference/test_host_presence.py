@@ -50,7 +50,7 @@ def test_a_front_that_was_stopped_loses_no_host(watch: Watch) -> None:
     assert set(watch.passes(3)) == {1}
 
 
-def test_a_lost_host_is_there_again_when_it_has_begun_another_life(watch: Watch) -> None:
+def test_a_lost_host_is_there_again_when_it_has_begun_another_incarnation(watch: Watch) -> None:
     assert watch.hosts.lose(1) and not watch.hosts.lose(1) and watch.hosts.hosts == [0]
     assert watch.hosts.hear(1, LinkEnded(3)) is None and watch.hosts.hosts == [0]
     assert watch.hosts.hear(1, HostBeat(0)) == RenewHost(1) and watch.hosts.hosts == [0]

@@ -1,4 +1,4 @@
-"""A worker of a cut model is lost: it is born again with its part of another replica, and all go on together."""
+"""A worker of a cut model is lost: it is restarted with its part of another replica, and all go on together."""
 
 from __future__ import annotations
 

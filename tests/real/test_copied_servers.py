@@ -8,7 +8,7 @@ import torch
 from covey.errors import PeerLost
 from covey.observe.progress import Progress
 from tests.real.harness import Room, fit
-from tests.real.test_rebirth import AT_STEP, Killer, weights
+from tests.real.test_continue import AT_STEP, Killer, weights
 
 
 @pytest.mark.parametrize("deaths", [3, pytest.param(20, marks=pytest.mark.full)])

@@ -118,4 +118,4 @@ def test_only_a_planned_kill_is_called_planned(monkeypatch: pytest.MonkeyPatch) 
     how = describe(-signal.SIGKILL)
     assert faults.told(ROLES[0], how) == how and "out of memory" in how
     assert faults.told(ROLES[1], how) == "exited with signal 9, SIGKILL, as planned (kill worker 1@1ms)"
-    assert faults.told(ROLES[1], how) == how, "its next life was not killed by the plan"
+    assert faults.told(ROLES[1], how) == how, "its next incarnation was not killed by the plan"

@@ -166,20 +166,20 @@ def test_an_idle_server_has_one_thread_and_uses_no_cpu(room: Room) -> None:
     assert len(os.listdir(f"/proc/{server()}/task")) == 1
 
 
-def test_ctrl_z_reaches_a_run_of_whose_birth_nobody_has_heard_yet(room: Room) -> None:
+def test_ctrl_z_reaches_a_run_of_whose_fork_nobody_has_heard_yet(room: Room) -> None:
     """Else the run would see its launcher stand still, and end."""
     fit(room.task(), "local_sgd", 1, steps=1)
     with RoleProcesses("covey.run.roles", start=partial(client.forked_by_server, 1)) as processes:
         forked = processes.fork_server
         assert isinstance(forked, client.ForkedParent)
         select.select([forked.report], [], [], GONE_WITHIN)
-        assert not forked.born
+        assert not forked.forked_pid
         processes.signal(signal.SIGSTOP)
         try:
             until = time.monotonic() + GONE_WITHIN
-            while liveness.state(forked.born) != "T" and time.monotonic() < until:
+            while liveness.state(forked.forked_pid) != "T" and time.monotonic() < until:
                 time.sleep(0.01)
-            assert forked.born and liveness.state(forked.born) == "T"
+            assert forked.forked_pid and liveness.state(forked.forked_pid) == "T"
         finally:
             processes.signal(signal.SIGCONT)
 

@@ -10,7 +10,7 @@ import pytest
 from covey.checkpoint import CheckpointDirectory
 from covey.errors import CheckpointError, PeerLost
 from tests.real.harness import Room, Watch, differing, fit, interrupt, trained
-from tests.real.test_rebirth import Killer, check
+from tests.real.test_continue import Killer, check
 
 DEEP = (
     "nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 12), nn.Tanh(), "
@@ -50,7 +50,7 @@ def test_real_and_virtual_learn_the_same(room: Room) -> None:
 
 
 @pytest.mark.parametrize("victims", [("worker 1", "worker 2"), pytest.param(("worker 0",) * 5, marks=pytest.mark.full)])
-def test_a_lost_worker_is_born_again_with_its_part_of_another_replica(room: Room, victims: tuple[str, ...]) -> None:
+def test_a_lost_worker_is_restarted_with_its_part_of_another_replica(room: Room, victims: tuple[str, ...]) -> None:
     killer, mesh = Killer(room, *victims), "allreduce with mesh(replica=2, stage=2, cut=4)"
     result = fit(deep(room), mesh, 4, epochs=8 * len(victims), on_failure="continue", watcher=killer)
     check(result, killer, list(victims))

@@ -16,12 +16,12 @@ import covey
 from covey.data.leases import Lease, Ledger
 from covey.data.shards import Shards
 from covey.errors import CoveyError, PeerLost
-from covey.membership import Departed, Joined, Life
+from covey.membership import Departed, Incarnation, Joined
 from covey.model import build
 from covey.program import Memory
 from covey.servers import packed_state
 from covey.servers.leased_rounds import FADE, LeasedRounds
-from covey.servers.round_messages import SeatLives
+from covey.servers.round_messages import SeatMarks
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
 from tests.worlds import mlp, sgd, worker
 
@@ -421,8 +421,8 @@ def test_planted_mistakes_are_found(accepted: list[History], monkeypatch: pytest
 
 
 def test_a_word_of_others_that_somebody_is_gone_is_waited_for_from_the_engine() -> None:
-    node: Any = SimpleNamespace(rank=0, workers=3, life=Life())
-    seats = SeatLives(node)
+    node: Any = SimpleNamespace(rank=0, workers=3, incarnation=Incarnation())
+    seats = SeatMarks(node)
     assert seats.sure and seats.know((0, 3, 0)) and not seats.know((0, 3, 0))
     assert seats.empty == {1} and not seats.sure, "its own engine has yet to break a round off"
     seats.hear(Departed(1, sender=worker(1)))
@@ -444,7 +444,7 @@ def by_hand() -> tuple[Any, list[float]]:
 
     made: Any = object.__new__(type("OfTwo", (LeasedRounds,), {"peers": [worker(1)]}))
     made.ledger = Ledger([1, 1], [1, 1], lambda seat, step: 8)
-    made.node = SimpleNamespace(rank=0, step=0, life=SimpleNamespace(enters=True), note=nothing)
+    made.node = SimpleNamespace(rank=0, step=0, incarnation=SimpleNamespace(enters=True), note=nothing)
     made._done, made.end, made.meet, made._news = Memory(0), 0, nothing, lambda: False
     made._copies = []
     made.replica, made.state = SimpleNamespace(weigh=weights.append), SimpleNamespace(alike=False, counts=True)

@@ -35,7 +35,7 @@ def counted(place: LoopPlace) -> int:
 
 
 def test_steps_after_a_round_are_not_in_what_a_new_worker_gets() -> None:
-    node: Any = SimpleNamespace(life=SimpleNamespace(elastic=False))
+    node: Any = SimpleNamespace(incarnation=SimpleNamespace(elastic=False))
     place, loop = LoopPlace(node, each_step=False), Counting()
     place.begin(loop)
     loop.step()
@@ -45,6 +45,6 @@ def test_steps_after_a_round_are_not_in_what_a_new_worker_gets() -> None:
     assert counted(place) == 1
     new, other = LoopPlace(node, each_step=False), Counting()
     new.begin(other)
-    new.take(place.give(), born_again=True)
+    new.take(place.give(), restarted=True)
     other.step()
     assert int(other.mean.n_averaged) == 2 and counted(new) == 1

@@ -110,7 +110,7 @@ def test_who_skips_steps_tells_of_the_samples_before_them() -> None:
         ([(0, 4, False), (0, 6, False)], 6),  # it has pushed nothing yet, and is to be behind none
         ([(1, 4, True), (1, 6, True)], 4),  # one lacks two of its gradients
         ([(1, 4, True), (1, 6, False)], 3),  # one has none of them: that before its first is done again, too
-        ([(1, 9, True), (2, 4, True)], 3),  # what one heard of an earlier life says nothing of this one
+        ([(1, 9, True), (2, 4, True)], 3),  # what one heard of an earlier incarnation says nothing of this one
     ],
 )
 def test_a_worker_goes_on_where_no_server_lacks_anything(told: list[tuple[int, int, bool]], step: int) -> None:

@@ -16,7 +16,7 @@ from covey.advise.situation import Situation
 from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.model import build
-from covey.run.checks import why_not_reborn, why_stuck
+from covey.run.checks import why_not_continue, why_stuck
 from covey.strategy import Role, Strategy
 from covey.task import Task
 
@@ -97,7 +97,7 @@ def _candidate(spec: str, task: Task, optimizer: Optimizer, now: Situation) -> C
 def _comes_and_goes(strategy: Strategy, roles: Sequence[Role], task: Task) -> bool:
     """Whether a range of workers of this strategy goes on when some are lost."""
     free = strategy.ranges and not strategy.terms.chooses
-    return free and not why_not_reborn(strategy, roles) and not why_stuck(task, strategy, roles)
+    return free and not why_not_continue(strategy, roles) and not why_stuck(task, strategy, roles)
 
 
 MUST = 3  # of the verdicts of `judge`: without these a strategy is no candidate

@@ -168,7 +168,8 @@ def tried(case: FaultCase, seed: int) -> SeedFinding:
     trainers = [str(role.address) for role in calm.asked.plan.roles if role.trains]
     known = {str(role.address): calm.log.effects[str(role.address)] for role in calm.asked.plan.roles}
     run = RehearsedRun(
-        seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links), reborn=case.elastic
+        seconds=calm.result.seconds, effects=known, trainers=trainers, links=list(calm.log.links),
+        restarted=case.elastic,
     )  # fmt: skip
     kept = (*(DRAWN if case.keepable else SURVIVED), *OFTEN) if case.elastic else DRAWN
     plan = draw(seed, run, (*SURVIVED, *OF_SEATS) if case.least else kept)

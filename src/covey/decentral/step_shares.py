@@ -1,7 +1,7 @@
-"""What workers send each other in every step, and wait for, where a lost worker is born again.
+"""What workers send each other in every step, and wait for, where a lost worker is restarted.
 
-A new life goes on at the last step that its predecessor is known to have begun. What was on its way to or from the lost
-one does not come any more, and nobody waits for it: each end tells the other with which step its shares begin.
+A new incarnation goes on at the last step that its predecessor is known to have begun. What was on its way to or from
+the lost one does not come any more, and nobody waits for it: each end tells the other with which step its shares begin.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from covey.decentral.leaving import addresses
-from covey.decentral.peer_lives import PeerLives
+from covey.decentral.peer_membership import PeerMembership
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.program import Memory, Node
 from covey.servers.standing import begin, remembered
 
-UNKNOWN = -1  # in place of a step: the sender is a new life, and does not know yet
+UNKNOWN = -1  # in place of a step: the sender is a new incarnation, and does not know yet
 NEVER = 1 << 62  # from one that has ended
 
 S = TypeVar("S", bound=Message)
@@ -38,7 +38,7 @@ class StepShares(Generic[S]):
 
     Args:
         kind: Of messages, with a `step`.
-        near: From whom a new life would rather have its model.
+        near: From whom a new incarnation would rather have its model.
         weight: Of the model, where models have weights that add up.
     """
 
@@ -46,17 +46,18 @@ class StepShares(Generic[S]):
         self, node: Node, replica: Replica, kind: type[S], near: Iterable[int], weight: Memory[float] | None = None
     ) -> None:  # fmt: skip
         self.node, self.replica, self.kind = node, replica, kind
-        self.peers = PeerLives(node, replica, sorted(near), weight, self._born)
+        self.peers = PeerMembership(node, replica, sorted(near), weight, self._tell_restarted)
         self.elastic = self.peers.elastic
         ranks = range(node.workers) if self.elastic else ()  # else nobody asks, and each would keep all others
-        self._next = remembered(node, "next", UNKNOWN if node.life.number else node.step + 1)
+        self._next = remembered(node, "next", UNKNOWN if node.incarnation.number else node.step + 1)
         came: dict[int, dict[int, S]] = {rank: {} for rank in ranks}
         self._came = remembered(node, "came", came).value  # by sender and step
         self._newest = remembered(node, "newest", dict.fromkeys(ranks, -1)).value  # of what came from each
-        begins = {**dict.fromkeys(ranks, 0), **{who.rank: NEVER for who in node.life.ended}}
+        begins = {**dict.fromkeys(ranks, 0), **{who.rank: NEVER for who in node.incarnation.ended}}
         self._begins = remembered(node, "begins", begins).value  # where the shares of each begin that still come
         self._held: dict[int, S] = {}  # the share of this step, by receiver; between two steps there is none
-        self._lacked: dict[int, int] = {}  # what others lack of a new life's predecessor, until it knows where to go on
+        # what others lack of a new incarnation's predecessor, until it knows where to go on
+        self._lacked: dict[int, int] = {}
 
     @property
     def next(self) -> int:
@@ -65,14 +66,14 @@ class StepShares(Generic[S]):
 
     async def enter(self) -> bool:
         """Begin; or in the place of a lost worker, where that was. False: who has a model has ended."""
-        if not self.node.life.enters:
+        if not self.node.incarnation.enters:
             return True
         if not await self.peers.adopt():
             return False
         while not self._lacked.keys() >= set(self.peers.others):
             await self._hear(await self._word())
         # some may have the share of this step already: they drop the second one
-        self._next.value = max(self.node.life.step, max(self._lacked.values()) - 1)
+        self._next.value = max(self.node.incarnation.step, max(self._lacked.values()) - 1)
         await begin(self.node, self.replica, self.next)
         await self.node.broadcast(addresses(self.peers.others), ShareStanding(self.next, 0))
         return True
@@ -122,7 +123,7 @@ class StepShares(Generic[S]):
         return found, max(newest, self._newest[rank], min(due, self._begins[rank] - 1))
 
     async def _unread(self, rank: int, newest: int, due: int) -> tuple[list[S], int]:
-        """The same where nobody is born again: what has come lies in the mailbox."""
+        """The same where nobody is restarted: what has come lies in the mailbox."""
         peer, found = Address("worker", rank), list[S]()
         share: Any = self.node.receive_nowait(self.kind, sender=peer)
         while share or newest < due:
@@ -163,8 +164,8 @@ class StepShares(Generic[S]):
         else:
             await self.peers.hear(word)
 
-    async def _born(self, rank: int) -> None:
-        """Tell a new life what it must know; it does not know itself what this one had sent its predecessor."""
+    async def _tell_restarted(self, rank: int) -> None:
+        """Tell a new incarnation what it must know; it does not know itself what this one had sent its predecessor."""
         self._lacked.setdefault(rank, 0)
         new, held = addresses([rank]), self._held.get(rank)
         await self.node.broadcast(new, ShareStanding(self.next - (held is not None), self._newest[rank] + 1))

@@ -43,7 +43,7 @@ class OfMemory(NamedTuple):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Also takes kinds of messages that no other process can import; msgspec makes a struct only at its birth.
+    """Also takes kinds of messages that no other process can import; msgspec makes a struct only when it is defined.
 
     `sources` has the names of the files that the code was in.
     """

@@ -81,12 +81,12 @@ class LocalProcesses:
         self.contacts, self.pack = contacts, pack
         return board
 
-    def renew(self, who: Address, lives: Mapping[Address, int]) -> str:
-        """Start a lost role again, in the newest of these lives; its endpoint, where no earlier one can be heard."""
-        endpoint = f"ipc://{self.directory}/{who.role}-{who.rank}.{lives[who]}"
+    def renew(self, who: Address, incarnations: Mapping[Address, int]) -> str:
+        """Start a lost role again, in the newest of these incarnations; its endpoint, where no earlier one is heard."""
+        endpoint = f"ipc://{self.directory}/{who.role}-{who.rank}.{incarnations[who]}"
         book = {**self.contacts.book, str(who): endpoint}
-        known = {str(address): life for address, life in lives.items()}
-        self.contacts = msgspec.structs.replace(self.contacts, book=book, lives=known)
+        known = {str(address): incarnation for address, incarnation in incarnations.items()}
+        self.contacts = msgspec.structs.replace(self.contacts, book=book, incarnations=known)
         self.processes.renew(who, self.pack(self.contacts))
         return endpoint
 

@@ -131,7 +131,7 @@ class RayPlaces(Places):
             told = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
             # Ray's default is 15: anything else on the machine would come before the training
             told |= {"RAY_worker_niceness": "0"} if "RAY_worker_niceness" not in os.environ else {}
-            with _on_loopback() as alone, self.daemons.births(**told, **alone):
+            with _on_loopback() as alone, self.daemons.starting(**told, **alone):
                 ray.init(
                     address="local", include_dashboard=False, num_cpus=int(cores), logging_level=logging.ERROR,
                     _temp_dir=str(self.daemons.path), _node_ip_address="127.0.0.1",
@@ -169,7 +169,7 @@ class RayPlaces(Places):
         assert self.group is not None, "open comes first"
         need: Any = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0}
         called, bundle = f"covey {config.called}", PlacementGroupSchedulingStrategy(self.group, config.site)
-        name = f"{called}, after {config.life} others" if config.life else called
+        name = f"{called}, after {config.incarnation} others" if config.incarnation else called
         kind: Any = ray.remote(**need)(RaySite)
         actor = kind.options(name=name, namespace=self.run, scheduling_strategy=bundle).remote(called)
         self.actors[config.site], self.called[config.site] = actor, config.called

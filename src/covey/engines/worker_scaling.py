@@ -112,7 +112,7 @@ class ScaledSeats:
     """Whose seat is emptied or filled next. One that a person, a plan or repeated deaths have emptied stays empty."""
 
     scaling: WorkerScaling
-    released: tuple[Address, int] | None = None  # who was told to go when its batch is through, and in which life
+    released: tuple[Address, int] | None = None  # who was told to go after its batch, and in which incarnation
     spare: set[Address] = field(default_factory=set)  # seats that scaling has emptied
     given_up: set[Address] = field(default_factory=set)  # those that others have
 
@@ -121,7 +121,7 @@ class ScaledSeats:
     ) -> Address | None:  # fmt: skip
         """Whose seat changes now: an empty one is filled, one who is there is released; None: nobody's.
 
-        `present` has the lives of those that are there.
+        `present` has the incarnations of those that are there.
         """
         self._notice(present, empty)
         wanted = self.scaling.look(seconds, samples, len(present))
@@ -138,10 +138,10 @@ class ScaledSeats:
     def _notice(self, present: Mapping[Address, int], empty: AbstractSet[Address]) -> None:
         """Learn who went and came since the last look, and whether scaling had told them to."""
         if self.released is not None:
-            who, life = self.released
+            who, incarnation = self.released
             if who in empty:
                 self.spare.add(who)
-            if present.get(who) != life:  # a new life does not know that the one before was told to go
+            if present.get(who) != incarnation:  # a new incarnation does not know that the one before was told to go
                 self.released = None
         if empty != self.spare | self.given_up:
             self.spare &= empty

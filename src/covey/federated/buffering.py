@@ -63,7 +63,7 @@ class Buffering:
 
     async def run(self) -> None:
         for number in self.node.steps():
-            if number < self.service.log.begun:  # an earlier life has ended this update
+            if number < self.service.log.begun:  # an earlier incarnation has ended this update
                 continue
             began, replica = await self.node.now(), self.model.replica
             params, buffers = replica.flat.clone(), replica.buffers.clone()  # lent to all who begin with this version

@@ -124,7 +124,7 @@ class RoundCoordinator:
     async def run(self) -> None:
         spending = self.service.spending
         for number in self.node.steps():
-            if number < self.service.log.begun:  # an earlier life has ended this round
+            if number < self.service.log.begun:  # an earlier incarnation has ended this round
                 continue
             if spending and not spending.left:
                 break
@@ -162,7 +162,7 @@ class RoundCoordinator:
         earliest, latest = self.service.steering.period(configured)
         replica, share = self.model.replica, number / self.service.rounds
         begin = RoundBegin(number, share, chosen, earliest, latest, replica.flat, replica.buffers)
-        while self.node.receive_nowait(RoundEnd):  # of a round that an earlier life had begun
+        while self.node.receive_nowait(RoundEnd):  # of a round that an earlier incarnation had begun
             pass
         await self.node.send(AGGREGATOR, begin)
         end = await self.ended(number, chosen)
@@ -187,9 +187,7 @@ class RoundCoordinator:
                         await self.turn_away(client)
                 return RoundEnd(number, False, [], 0, 0, 0, 0, float("nan"), Vector(()), Vector(()), LOST)
 
-    async def tell(
-        self, state: RoundState, number: int, took: float, now: float, chosen: int, end: RoundEnd
-    ) -> None:
+    async def tell(self, state: RoundState, number: int, took: float, now: float, chosen: int, end: RoundEnd) -> None:
         """Write down what came of a round."""
         committed = state == "committed"
         record = RoundRecord(

@@ -76,7 +76,7 @@ class Tally(msgspec.Struct, kw_only=True):
             raise ValueError(f"{self.who} cannot have spent that much time")
 
     def resume(self, samples: int) -> None:
-        """A new life goes on after this number of samples; what the one before it did beyond them, it does again."""
+        """A new incarnation goes on after this number of samples; what its predecessor did beyond, it does again."""
         if self.samples > samples:
             _add(self.notes, {REPEATED: float(self.samples - samples)})
         self.samples = samples

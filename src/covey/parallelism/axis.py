@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace as changed
 
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address, Message
 from covey.model.differentiation import DROPPED
 from covey.model.replica import Replica
@@ -192,8 +192,8 @@ class Within:
         return self._host.step
 
     @property
-    def life(self) -> Life:
-        return self._host.life
+    def incarnation(self) -> Incarnation:
+        return self._host.incarnation
 
     def training(self) -> bool:
         return self._host.training()
@@ -222,8 +222,8 @@ class Within:
     def measure(self, kind: str, value: float) -> None:
         self._host.measure(kind, value)
 
-    def lives(self, who: Address) -> object:
-        return self._host.lives(self._axis.outside(who))
+    def machine_of(self, who: Address) -> object:
+        return self._host.machine_of(self._axis.outside(who))
 
     def forget_sums(self) -> None:
         self._host.forget_sums()

@@ -100,11 +100,11 @@ def _check_metric(task: Task, scheduler: ReduceLROnPlateau, given: Options) -> N
         )
 
 
-def check_rebirth(task: Task, chosen: Strategy, roles: Sequence[Role], workers: WorkerRange, given: Options) -> bool:
+def check_continue(task: Task, chosen: Strategy, roles: Sequence[Role], workers: WorkerRange, given: Options) -> bool:
     """Whether lost workers of this run are restarted; refused, with what would work, where they cannot be."""
     if given.checkpoints.on_failure != "continue":
         return False
-    if not (why := why_not_reborn(chosen, roles) or why_stuck(task, chosen, roles)):
+    if not (why := why_not_continue(chosen, roles) or why_stuck(task, chosen, roles)):
         return True
     if workers.least:
         raise PlanError(f"{option('workers', workers)}: {why}; {_fixed(workers)}")
@@ -114,12 +114,12 @@ def check_rebirth(task: Task, chosen: Strategy, roles: Sequence[Role], workers: 
     )
 
 
-def check_rebirth_of_loops(chosen: Strategy, roles: Sequence[Role], given: Options) -> bool:
+def check_continue_of_loops(chosen: Strategy, roles: Sequence[Role], given: Options) -> bool:
     """The same for a script's own loops, where a new worker's goes on at the place of another one's."""
     if given.checkpoints.on_failure != "continue":
         return False
     if all(role.together for role in roles):
-        why = why_not_reborn(chosen, roles)
+        why = why_not_continue(chosen, roles)
     else:
         able = [name for name, entry in catalog.STRATEGIES.items() if _summed(entry.example or name, entry.on_loss)]
         able.append("malt(barrier=true)")  # whose workers have one model only with this setting
@@ -265,7 +265,7 @@ def check_seats(faults: FaultPlan, plan: Plan) -> None:
         )
 
 
-def why_not_reborn(chosen: Strategy, roles: Sequence[Role]) -> str:
+def why_not_continue(chosen: Strategy, roles: Sequence[Role]) -> str:
     """Why workers of this strategy are not replaced when they are lost; empty where they are."""
     codec, kinds = chosen.composition.codec, {role.address.role for role in roles}
     if chosen.on_loss != "continue":

@@ -78,13 +78,13 @@ def _at(asked: Request, places: Callable[[], Places]) -> Result:
     task = os.path.abspath(asked.name) if asked.name else ""
     terms, faults = terms_of(given, asked.threads), faults_on_hosts(asked)
 
-    def muster(asked: Request, warm: str, handed: bytes) -> ClusterProcesses:
+    def start_processes(asked: Request, warm: str, handed: bytes) -> ClusterProcesses:
         if not asked.plan.elastic:
             return ClusterProcesses(places(), terms, warm, task, handed, asked.plan.roles)
         joins = JoinRequests() if asked.plan.least else None
         return ElasticCluster(places(), terms, warm, task, handed, asked.plan.roles, joins, faults)
 
-    result = on_processes(asked, given.engine, muster)
+    result = on_processes(asked, given.engine, start_processes)
     result.failures += faults.unmet if faults else []
     return result
 

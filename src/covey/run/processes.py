@@ -57,7 +57,7 @@ class StartableProcesses(RunProcesses, Protocol):
     ) -> Switchboard: ...
 
 
-Muster = Callable[[Request, str, bytes], StartableProcesses]
+StartProcesses = Callable[[Request, str, bytes], StartableProcesses]
 """How an engine makes its processes: for this request, with the module that roles need, and the handed-over task."""
 
 
@@ -80,7 +80,7 @@ def faults_of(asked: Request) -> SignalFaults | None:
     return SignalFaults(plan, [*everybody, SCORER], asked.plan.least > 0) if plan else None
 
 
-def on_processes(asked: Request, name: str, muster: Muster) -> Result:
+def on_processes(asked: Request, name: str, start_processes: StartProcesses) -> Result:
     """Train with the processes of an engine."""
     given = asked.options
     here = run_record(asked)
@@ -97,14 +97,15 @@ def on_processes(asked: Request, name: str, muster: Muster) -> Result:
     with lead.told(asked.kept), interruptible(interrupt):
         result = restarts.run(
             Attempt(kept, run, log=restarts.failures.log),
-            lambda attempt: _train(asked, name, muster, here, lead, interrupt, attempt, best),
+            lambda attempt: _train(asked, name, start_processes, here, lead, interrupt, attempt, best),
         )
         result.keep_origins(here.origins)
         return lead.finish(result)
 
 
 def _train(
-    asked: Request, name: str, muster: Muster, here: RunRecord, lead: Lead, interrupt: Interrupt, attempt: Attempt,
+    asked: Request, name: str, start_processes: StartProcesses, here: RunRecord, lead: Lead, interrupt: Interrupt,
+    attempt: Attempt,
     best: BestModel,
 ) -> Result:  # fmt: skip
     """One attempt, with new processes."""
@@ -120,12 +121,12 @@ def _train(
 
     def pack(contacts: Contacts) -> bytes:
         # one that is restarted takes what it must know from the others, who have come further than the checkpoint
-        kept = None if contacts.lives else attempt.kept
-        work = _work(asked, plan, contacts, kept, run, warm and not contacts.lives)
+        kept = None if contacts.incarnations else attempt.kept
+        work = _work(asked, plan, contacts, kept, run, warm and not contacts.incarnations)
         inherits = change.scored if change else []
         return msgspec.msgpack.encode(msgspec.structs.replace(work, skipped=skipped, inherits=inherits))
 
-    with muster(asked, roles.__name__, handed) as processes:
+    with start_processes(asked, roles.__name__, handed) as processes:
         board = processes.start(asked.plan.roles, f"{roles.__name__}:enter", pack, handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(

@@ -131,7 +131,7 @@ def request(
     shared = GroupBatches(deal, chosen.composition.mesh.batches if chosen.composition.mesh else 1)
     limits = tuple(max(limits[other] for other in shared.ranks(rank // shared.members)) for rank in range(len(limits)))
     each = tuple(limit for limit in limits for _ in range(group))
-    elastic = checks.check_rebirth(task, chosen, roles, team, given)
+    elastic = checks.check_continue(task, chosen, roles, team, given)
     plan = Plan(
         roles=tuple(roles), limits=each, lockstep=chosen.lockstep, allowance=allowance, elastic=elastic,
         seed=given.training.seed, least=least, replicas=given.copies.replicas,

@@ -24,7 +24,7 @@ from covey.simulate import parse_duration
 
 @dataclass(slots=True)
 class Attempt:
-    """One life of a run: the checkpoint that it goes on from, and the attempt before it."""
+    """One attempt of a run: the checkpoint that it goes on from, and the attempt before it."""
 
     kept: Path | None = None
     run: RunRecord | None = None

@@ -55,7 +55,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool = False  # it does discarded steps before the run begins
     traced: bool = False
     profiled: bool = False
-    elastic: bool = False  # lost workers are born again
+    elastic: bool = False  # lost workers are restarted
     least: int = 0  # workers, where they come and go
     copies: int = 1  # of what each server holds
     allowance: float | None = None

@@ -16,10 +16,10 @@ from covey.engines.process.role.saving import restore
 from covey.engines.virtual import engine
 from covey.engines.virtual.auto_workers import AutoWorkers
 from covey.engines.virtual.group_sums import LARGE
-from covey.engines.virtual.lives import Rebirth
 from covey.engines.virtual.progress_watch import ProgressWatch
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.stall import ROLE, blame
+from covey.engines.virtual.virtual_membership import Replacement
 from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
 from covey.errors import CheckpointError, CoveyError, PlanError, RoleFailed
 from covey.message import Address
@@ -111,7 +111,7 @@ def _restore(asked: Request, attempt: VirtualAttempt, replicas: Mapping[Address,
 
 
 def _renewing(make: Callable[[Role], Replica], replicas: dict[Address, Replica]) -> Callable[[Role], Replica]:
-    """Makes the replicas of new lives, and lets whoever watches the run see them."""
+    """Makes the replicas of new incarnations, and lets whoever watches the run see them."""
 
     def renewed(role: Role) -> Replica:
         replicas[role.address] = make(role)
@@ -140,7 +140,7 @@ def _train(
     _restore(asked, attempt, replicas)
     if asked.plan.elastic:
         most, least = deaths_survived(given.checkpoints), asked.plan.least
-        attempt.rebirth = Rebirth(_renewing(make, replicas), most, given.output.say, attempt.log, least)
+        attempt.replacement = Replacement(_renewing(make, replicas), most, given.output.say, attempt.log, least)
     if asked.auto:
         attempt.auto = AutoWorkers(ScaledSeats(WorkerScaling(len(asked.plan.limits), asked.task.step_size)))
     built(replicas)
@@ -243,7 +243,7 @@ def _reading(asked: Request, make: Callable[[Role], Replica]) -> Callable[[Role]
 
 
 def _maker(asked: Request) -> Callable[[Role], Replica]:
-    """What makes the replica of a role, in each of its lives."""
+    """What makes the replica of a role, in each of its incarnations."""
 
     def build_replica(role: Role) -> Replica:
         return _of(str(role.address), build.replica)(

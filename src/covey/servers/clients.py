@@ -71,8 +71,8 @@ class PieceClient:
         return await rejoin(self.node, self.replica, self.servers, *stale)
 
     async def note_residuals(self) -> None:
-        """Tell, in a new life, that what the codec still owed is lost."""
-        if self.node.life.enters and any(memory.value is not None for memory in self.memories):
+        """Tell, in a new incarnation, that what the codec still owed is lost."""
+        if self.node.incarnation.enters and any(memory.value is not None for memory in self.memories):
             await self.node.note("lost residuals")
 
     async def leave(self) -> None:

@@ -28,7 +28,7 @@ class WholeReplica:
     def give(self) -> dict[str, Any]:
         return self.replica.state()
 
-    def take(self, state: dict[str, Any], born_again: bool) -> None:
+    def take(self, state: dict[str, Any], restarted: bool) -> None:
         self.replica.restore(state)
         self.replica.updates.own_state()
 

@@ -98,7 +98,7 @@ class DealingServer(LeasingServer):
         self.hears |= {AskLease: self.deal}
 
     async def tell_standing(self, message: Joined | AskStanding) -> None:
-        """A new life may begin at another step than its predecessor: it has nothing, and asks."""
+        """A new incarnation may begin at another step than its predecessor: it has nothing, and asks."""
         if isinstance(message, Joined):
             self.ledger.release(message.sender.rank, self.known)
         await super().tell_standing(message)

@@ -137,7 +137,7 @@ class LeasedRounds(Together):
             await act(active)
         elif active:
             outcome = await self.node.receive(RoundOutcome, sender=active[0], step=end)
-            self.state.take(unpacked(outcome.state, active[0]), born_again=False)
+            self.state.take(unpacked(outcome.state, active[0]), restarted=False)
         self._settle(end)
         return mine
 
@@ -158,13 +158,13 @@ class LeasedRounds(Together):
 
     async def begin_here(self) -> bool:
         """Take part from the beginning, or with what the others have in common; False: all of them have ended."""
-        if not self.node.life.enters:
+        if not self.node.incarnation.enters:
             self._weigh()
             return True
         self.replica.weigh(0.0)
         self._news()
         if not self.peers:
-            if not self.node.life.ended:
+            if not self.node.incarnation.ended:
                 raise all_lost(self.node.address)
             return False
         await self.meet()
@@ -236,7 +236,7 @@ class LeasedRounds(Together):
 
     def _take(self, state: dict[str, Any], done: int) -> None:
         if "common" in state:
-            self.state.take(state["common"], born_again=self.done < 0)
+            self.state.take(state["common"], restarted=self.done < 0)
             self._done.value = done
         self.ledger.restore(state["list"])
         self.end = state["end"]

@@ -95,7 +95,9 @@ class LeasingServer(PieceServer):
         self.ledger.join(rank)
         step, pushed = self.taking_part.get(rank, 0), rank not in self.unheard
         buffers = self.replica.buffers if self.first else NOTHING
-        await self.node.send(who, EntryStep(message.life, step, pushed, self.entries.get(rank, 0), over, buffers))
+        await self.node.send(
+            who, EntryStep(message.incarnation, step, pushed, self.entries.get(rank, 0), over, buffers)
+        )
 
     async def rest(self, out: OutOfBatches) -> None:
         """A worker has nothing to do: nobody waits for it. All servers have what it sent."""

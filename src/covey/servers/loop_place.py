@@ -45,9 +45,9 @@ class LoopPlace:
             return {}
         return {PLACE: self.loop.give(self.inside) if self._each_step else self._kept.value}
 
-    def take(self, state: dict[str, Any], born_again: bool) -> None:
-        """Let the loop of one that was born again go on at this place."""
+    def take(self, state: dict[str, Any], restarted: bool) -> None:
+        """Let the loop of one that was restarted go on at this place."""
         place = state.pop(PLACE, None)
-        if self.loop and place and born_again:
+        if self.loop and place and restarted:
             self._kept.value = copied(place)
             self.loop.take(place)

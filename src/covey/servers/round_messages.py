@@ -1,4 +1,4 @@
-"""What do workers in rounds of all know of each other's lives, and what do they say when one is lost or comes?"""
+"""What do workers in rounds of all know of each other's incarnations, and what do they say when one goes or comes?"""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from covey.vector import Vector
 
 
 class RoundStanding(Message):
-    """How far the sender is, in which lives it knows all workers, and which of them have ended.
+    """How far the sender is, in which incarnations it knows all workers, and which of them have ended.
 
     `dealt`: where batches are dealt out for each round, those of the next one are.
     """
 
     wire_name = "together.standing"
 
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
     done: int
     dealt: bool
     ended: tuple[int, ...]
@@ -27,11 +27,11 @@ class RoundStanding(Message):
 
 
 class RoundClosed(Message):
-    """The sender, to whom all have spoken in these lives, holds nothing of the broken round any more."""
+    """The sender, to whom all have spoken in these incarnations, holds nothing of the broken round any more."""
 
     wire_name = "together.closed"
 
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
 
     counted = kept = False
 
@@ -68,18 +68,18 @@ LASTING = frozenset({Joined, Departed, RoundStanding, RoundClosed})
 """What does not belong to a round."""
 
 
-class SeatLives:
-    """What a worker knows of all seats: of each a mark, twice the number of its life, and 1 more where it is empty."""
+class SeatMarks:
+    """What a worker knows of all seats: of each a mark, twice its incarnation number, and 1 more where it is empty."""
 
     def __init__(self, node: Node) -> None:
-        self.marks = own_mark(node, 2 * node.life.number)
+        self.marks = own_mark(node, 2 * node.incarnation.number)
         self._told: dict[int, int] = {}  # marks of empty seats that the engine itself has told
         self.last_gone: Address | None = None  # of those that the engine has told of
 
     def hear(self, news: Message) -> None:
         """Take in what the engine says."""
         assert isinstance(news, Joined | Departed)
-        rank, mark = news.sender.rank, 2 * news.life + isinstance(news, Departed)
+        rank, mark = news.sender.rank, 2 * news.incarnation + isinstance(news, Departed)
         if isinstance(news, Departed):
             self._told[rank] = max(mark, self._told.get(rank, 0))
             self.last_gone = news.sender

@@ -36,7 +36,7 @@ class ServerProgram:
         self.node, self.replica = node, replica
         self.clients = node.workers if clients is None else clients
         self.gone: set[Address] = set()  # not remembered: after a restart all say goodbye anew
-        self.finished: set[Address] = set()  # said goodbye, in whichever of their lives
+        self.finished: set[Address] = set()  # said goodbye, in whichever of their incarnations
 
     async def serve(self) -> None:
         while (message := await self.next_message()) is not None:
@@ -64,25 +64,25 @@ class ServerProgram:
         return len(self.gone) >= self.clients
 
     async def next_message(self) -> Message | None:
-        """What to do next; nothing when all clients have left, and none of them was born again since."""
-        elastic = self.node.life.elastic
+        """What to do next; nothing when all clients have left, and none of them was restarted since."""
+        elastic = self.node.incarnation.elastic
         if not self.over:
             news = (Joined, Departed, AskStanding) if elastic else ()
             return await self.node.receive_any(*self.hears, Goodbye, *news)
         return self.node.receive_nowait(Joined) if elastic else None
 
     async def tell_standing(self, message: Joined | AskStanding) -> None:
-        """A client is born again, or asks whether all that it sent has come: tell it which step is its next here."""
+        """A client is restarted, or asks whether all that it sent has come: tell it which step is its next here."""
         who = message.sender
         if isinstance(message, Joined):
             self.gone.discard(who)  # it says goodbye once more
             self.forget_requests(who.rank)
         step = LEFT if who in self.finished else self.next_step(who.rank)
         buffers = self.replica.buffers if self.first else NOTHING
-        await self.node.send(who, ClientStanding(message.life, step, buffers))
+        await self.node.send(who, ClientStanding(message.incarnation, step, buffers))
 
     def forget_requests(self, rank: int) -> None:
-        """A client is born again: nobody waits for what its earlier life asked."""
+        """A client is restarted: nobody waits for what its earlier incarnation asked."""
 
     def next_step(self, rank: int) -> int:
         """The first step of a client of which nothing has come, where the policy knows."""

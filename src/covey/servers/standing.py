@@ -1,4 +1,4 @@
-"""How does a worker that was born again find its place? Servers say which of its steps they have not had."""
+"""How does a worker that was restarted find its place? Servers say which of its steps they have not had."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AskStanding(Message):
 
     wire_name = "servers.ask_standing"
 
-    life: int
+    incarnation: int
 
     counted = kept = False
 
@@ -33,7 +33,7 @@ class ClientStanding(Message):
 
     wire_name = "servers.standing"
 
-    life: int
+    incarnation: int
     step: int
     buffers: Vector
 
@@ -41,19 +41,19 @@ class ClientStanding(Message):
 
 
 def remembered(node: Node, name: str, value: T) -> Memory[T]:
-    """A value that survives a restart where workers are born again; the checkpoint of another run gives this one."""
-    return node.remember(MEMBERSHIP + name, value) if node.life.elastic else Memory(value)
+    """A value that survives a restart where workers are restarted; the checkpoint of another run gives this one."""
+    return node.remember(MEMBERSHIP + name, value) if node.incarnation.elastic else Memory(value)
 
 
 async def rejoin(node: Node, replica: Replica, servers: Sequence[Address], *stale: type[Message]) -> bool:
-    """Begin, or go on where an earlier life was lost: with the first step that some server lacks; False: none is left.
+    """Begin, or go on where an earlier incarnation was lost: at the first step a server lacks; False: none is left.
 
-    Answers to the earlier life, of the kinds `stale`, are dropped: a server sends none after it has told the step.
+    Answers to the earlier incarnation, of the kinds `stale`, are dropped: a server sends none after it told the step.
     """
-    if not node.life.enters:
+    if not node.incarnation.enters:
         return True
     # Whoever has heard a goodbye has everything, and so do all others: see `complete`.
-    if node.life.ended and any(server in node.life.ended for server in servers):
+    if node.incarnation.ended and any(server in node.incarnation.ended for server in servers):
         return False
     steps = []
     for server in servers:
@@ -65,7 +65,7 @@ async def rejoin(node: Node, replica: Replica, servers: Sequence[Address], *stal
             replica.buffers.copy_(standing.buffers)
     if LEFT in steps:
         return False
-    await begin(node, replica, node.life.step if UNKNOWN in steps else min(steps))
+    await begin(node, replica, node.incarnation.step if UNKNOWN in steps else min(steps))
     return True
 
 
@@ -90,19 +90,19 @@ async def skip_to(
 
 
 async def complete(node: Node, servers: Sequence[Address]) -> None:
-    """Before the goodbye, where lost workers are born again: wait until every server has all that was sent to it.
+    """Before the goodbye, where lost workers are restarted: wait until every server has all that was sent to it.
 
-    So no server ends while another one lacks a step, which a next life could not do without the first one's weights.
+    So no server ends while another one lacks a step, which a next incarnation could not do without the first's weights.
     """
-    if not node.life.elastic:
+    if not node.incarnation.elastic:
         return
-    await node.broadcast(servers, AskStanding(node.life.number))
+    await node.broadcast(servers, AskStanding(node.incarnation.number))
     for server in servers:
         await _standing(node, server)
 
 
 async def _standing(node: Node, server: Address) -> ClientStanding:
-    """What this server says to this life, and not to an earlier one."""
-    while (found := await node.receive(ClientStanding, sender=server)).life != node.life.number:
+    """What this server says to this incarnation, and not to an earlier one."""
+    while (found := await node.receive(ClientStanding, sender=server)).incarnation != node.incarnation.number:
         pass
     return found

@@ -34,7 +34,7 @@ class AskEntry(Message):
 
     wire_name = "leased.ask_entry"
 
-    life: int
+    incarnation: int
 
     counted = False
 
@@ -48,7 +48,7 @@ class EntryStep(Message):
 
     wire_name = "leased.entry"
 
-    life: int
+    incarnation: int
     step: int
     pushed: bool
     entries: int
@@ -67,16 +67,16 @@ class TakesPart(PieceClient):
     lease = NOTHING_LEASED  # the batch to do
 
     async def enter(self) -> bool:
-        """Begin; in a new life at the step that the servers say. False: the run is over."""
-        life = self.node.life
-        if life.closing:
+        """Begin; in a new incarnation at the step that the servers say. False: the run is over."""
+        incarnation = self.node.incarnation
+        if incarnation.closing:
             return False
-        if not life.number:
+        if not incarnation.number:
             self.told = True
-            if not life.resumed:
+            if not incarnation.resumed:
                 return self.node.training()
-            await self.node.broadcast(self.servers, AskEntry(life.number))
-        if any(server in life.ended for server in self.servers):
+            await self.node.broadcast(self.servers, AskEntry(incarnation.number))
+        if any(server in incarnation.ended for server in self.servers):
             return False
         await self.note_residuals()
         return await self._entered()
@@ -103,7 +103,7 @@ class TakesPart(PieceClient):
         word = await self.node.receive(BatchesLeft, sender=self.servers[0])
         if word.over:
             return False
-        await self.node.broadcast(self.servers, AskEntry(self.node.life.number))
+        await self.node.broadcast(self.servers, AskEntry(self.node.incarnation.number))
         return await self._entered()
 
     async def _entered(self) -> bool:
@@ -128,7 +128,7 @@ class TakesPart(PieceClient):
         return first_step(entries)
 
     async def _entry(self, server: Address) -> EntryStep:
-        while (found := await self.node.receive(EntryStep, sender=server)).life != self.node.life.number:
+        while (found := await self.node.receive(EntryStep, sender=server)).incarnation != self.node.incarnation.number:
             pass
         return found
 

@@ -19,7 +19,7 @@ from covey.model.replica import Replica
 from covey.program import Node
 from covey.servers.loop_place import LoopPlace
 from covey.servers.packed_state import packed, unpacked
-from covey.servers.round_messages import LASTING, Parting, PeerReady, PeerState, RoundClosed, RoundStanding, SeatLives
+from covey.servers.round_messages import LASTING, Parting, PeerReady, PeerState, RoundClosed, RoundStanding, SeatMarks
 from covey.servers.standing import remembered, skip_to
 from covey.vector import Vector
 
@@ -39,7 +39,7 @@ class CommonState(Protocol):
         ...
 
     def give(self) -> dict[str, Any]: ...
-    def take(self, state: dict[str, Any], born_again: bool) -> None: ...
+    def take(self, state: dict[str, Any], restarted: bool) -> None: ...
 
 
 class Together:
@@ -47,11 +47,11 @@ class Together:
 
     def __init__(self, node: Node, state: CommonState) -> None:
         self.node, self.state = node, state
-        self.elastic = node.life.elastic
-        self._done = remembered(node, "done", -1 if node.life.number else node.step + 1)
+        self.elastic = node.incarnation.elastic
+        self._done = remembered(node, "done", -1 if node.incarnation.number else node.step + 1)
         self.group: Group = ()  # of the last round
-        self.seats = SeatLives(node)
-        self.ended = {who.rank for who in node.life.ended}
+        self.seats = SeatMarks(node)
+        self.ended = {who.rank for who in node.incarnation.ended}
         self.open = False  # a round was done since all were last known to be equally far
         self.place = LoopPlace(node, each_step=state.counts)
         self._touched: list[Undo] = []  # of what a broken round may have changed
@@ -76,7 +76,7 @@ class Together:
     async def enter(self, replica: Replica) -> bool:
         """Begin; or, in the place of a lost worker, with what the others have in common. False: all have ended."""
         self.place.begin(replica.batch_source.shared)
-        if not self.node.life.enters:
+        if not self.node.incarnation.enters:
             return True
         if not self.peers:
             replica.weigh(0.0)  # nothing of it is scored
@@ -140,7 +140,7 @@ class Together:
 
     async def leave(self) -> None:
         """Before the end of the program."""
-        if self.place.loop and self.node.life.closing:
+        if self.place.loop and self.node.incarnation.closing:
             return await self._leave_loop()
         if self.open:
             await self._part(self.done - 1, self.group)
@@ -197,31 +197,34 @@ class Together:
         return found
 
     async def _standings(self) -> dict[int, tuple[int, bool]]:
-        """How far each worker is, when all know each other in the same lives and hold nothing of the broken round."""
+        """How far each worker is, when all know the same incarnations and hold nothing of the broken round."""
         told: dict[int, RoundStanding] = {}
         closed: dict[int, tuple[int, ...]] = {}
         await self._tell()
         while True:
-            lives = self.seats.marks
-            alike = all(who.rank in told and told[who.rank].lives == lives for who in self.peers) and self.seats.sure
-            if alike and closed.get(self.node.rank) != lives:
+            incarnations = self.seats.marks
+            alike = (
+                all(who.rank in told and told[who.rank].incarnations == incarnations for who in self.peers)
+                and self.seats.sure
+            )
+            if alike and closed.get(self.node.rank) != incarnations:
                 self._forget()
-                closed[self.node.rank] = lives
-                await self.node.broadcast(self.peers, RoundClosed(lives))
-            if alike and all(closed.get(who.rank) == lives for who in self.peers):
+                closed[self.node.rank] = incarnations
+                await self.node.broadcast(self.peers, RoundClosed(incarnations))
+            if alike and all(closed.get(who.rank) == incarnations for who in self.peers):
                 others = {who.rank: (told[who.rank].done, told[who.rank].dealt) for who in self.peers}
                 return {self.node.rank: (self.done, self.dealt), **others}
             word = await self.node.receive_any(Joined, Departed, RoundStanding, RoundClosed)
             if isinstance(word, RoundClosed):
-                closed[word.sender.rank] = word.lives
+                closed[word.sender.rank] = word.incarnations
             elif isinstance(word, RoundStanding):
                 told[word.sender.rank] = word
                 self.ended.update(word.ended)
-                if self.seats.know(word.lives):
+                if self.seats.know(word.incarnations):
                     await self._tell()
             else:
                 self.seats.hear(word)
-                await self._tell()  # also where its life was known: what it was told before went to the one before
+                await self._tell()  # also where its incarnation was known: its predecessor had what was told before
 
     async def _tell(self) -> None:
         standing = RoundStanding(self.seats.marks, self.done, self.dealt, tuple(sorted(self.ended)))
@@ -246,8 +249,8 @@ class Together:
         if node.address in late:
             given = await node.receive(PeerState, sender=donor)
             state = unpacked(given.state, donor)
-            self.place.take(state, born_again=self.done < 0)
-            self.state.take(state, born_again=self.done < 0)
+            self.place.take(state, restarted=self.done < 0)
+            self.state.take(state, restarted=self.done < 0)
             self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif node.address == donor and late:

@@ -211,7 +211,7 @@ class RehearsedRun:
     effects: Mapping[Host, int]  # how many each role performed
     trainers: Sequence[Host]
     links: Sequence[tuple[Host, Host]] = field(default_factory=list)  # that carried messages
-    reborn: bool = False  # lost roles are born again, after a time that is drawn
+    restarted: bool = False  # lost roles are restarted, after a time that is drawn
 
 
 def draw(seed: int, run: RehearsedRun, among: Iterable[FaultKind] = DRAWN) -> FaultPlan:
@@ -246,7 +246,7 @@ def _drawn(chance: Random, run: RehearsedRun, kind: FaultKind) -> Fault:
         who = ()
     at, effect = Seconds(round(run.seconds * chance.random(), 6)), chance.random() < 0.5
     number = chance.randint(1, max(1, run.effects[who[0]])) if who and effect and kind != "join" else None
-    lasting = kind in ("stop", "notice", "partition", "slow", "disk full") or (kind == "kill" and run.reborn)
+    lasting = kind in ("stop", "notice", "partition", "slow", "disk full") or (kind == "kill" and run.restarted)
     by = {"delay": float(length), "slow": float(chance.randint(2, 8))}.get(kind, 0.0)
     return Fault(
         kind=kind, who=who, at=None if number else at, effect=number, lasts=length if lasting else AT_ONCE, by=by

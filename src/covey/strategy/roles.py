@@ -151,10 +151,10 @@ def with_copies(roles: Sequence[Role], replicas: int) -> list[Role]:
     return [*leading, *sorted(backups, key=lambda role: role.address.rank)]
 
 
-def leader(role: Role, there: Collection[Address], lives: Mapping[Address, int]) -> Address:
+def leader(role: Role, there: Collection[Address], incarnations: Mapping[Address, int]) -> Address:
     """The role itself; of the copies of a server, the one that has been there longest."""
     copies = [who for who in role.copies if who in there]
-    return by_seniority(copies, lives)[0] if copies else role.address
+    return by_seniority(copies, incarnations)[0] if copies else role.address
 
 
 def copies_of(index: int, servers: int, replicas: int) -> tuple[Address, ...]:

@@ -109,7 +109,7 @@ class Cache(PieceClient):
     async def part(self) -> None:
         """Say goodbye, and let what an eager server sent before it knew arrive."""
         await self.leave()
-        for address in self.servers if not self.node.life.ended else ():
+        for address in self.servers if not self.node.incarnation.ended else ():
             while not isinstance(await self.node.receive_any(ParameterCopy, Goodbye, sender=address), Goodbye):
                 pass
 

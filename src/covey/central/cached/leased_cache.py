@@ -73,4 +73,4 @@ async def leased_worker(
 
 async def any_worker(node: Node, replica: Replica, **settings: Any) -> None:
     """The program of a worker, in a run of a fixed number of workers or in one to which they come and go."""
-    await (leased_worker if node.life.leased else worker)(node, replica, **settings)
+    await (leased_worker if node.incarnation.leased else worker)(node, replica, **settings)

@@ -69,8 +69,8 @@ class TableServer(PieceServer):
         self.readers.discard(rank)
 
     async def add(self, message: CachedChange) -> None:
-        if self.node.life.elastic and message.step < self.clocks.done[message.sender.rank]:
-            return  # of a worker that was born again: another server lacked it
+        if self.node.incarnation.elastic and message.step < self.clocks.done[message.sender.rank]:
+            return  # of a worker that was restarted: another server lacked it
         self.params.add_(self.coder.decode(message.change))
         self.clocks.done[message.sender.rank] += 1
         await self.count(message)
@@ -124,7 +124,7 @@ class LeasedTable(DealingServer, TableServer):
 
 def any_table(node: Node, replica: Replica, **settings: Any) -> TableServer:
     """The program of a server: LeasedTable where workers come and go."""
-    return (LeasedTable if node.life.leased else TableServer)(node, replica, **settings)
+    return (LeasedTable if node.incarnation.leased else TableServer)(node, replica, **settings)
 
 
 def cached(

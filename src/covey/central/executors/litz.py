@@ -44,7 +44,7 @@ def roles(workers: int, servers: int) -> list[Role]:
 
 async def any_worker(node: Node, replica: Replica) -> None:
     """The program of a worker, in a run of a fixed number of workers or in one to which they come and go."""
-    if node.life.leased:
+    if node.incarnation.leased:
         await micro_task_worker(node, replica)
     else:
         await worker(node, replica, servers=addresses(1), clip=False)
@@ -52,7 +52,7 @@ async def any_worker(node: Node, replica: Replica) -> None:
 
 async def any_server(node: Node, replica: Replica, *, workers: int, count: int) -> None:
     """The same for the server."""
-    if node.life.leased:
+    if node.incarnation.leased:
         await executor_server(node, replica)
     else:
         await Shard(node, replica, keeping=KEEPING, clients=range(workers), count=count).serve()

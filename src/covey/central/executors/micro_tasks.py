@@ -78,9 +78,9 @@ def placement(present: Collection[int], seats: int) -> dict[int, int]:
 async def micro_task_worker(node: Node, replica: Replica) -> None:
     """Do the micro-tasks of the executors that live here."""
     (server,) = addresses(1)
-    if node.life.closing or server in node.life.ended:
+    if node.incarnation.closing or server in node.incarnation.ended:
         return
-    told, stopped = not (node.life.number or node.life.resumed), False
+    told, stopped = not (node.incarnation.number or node.incarnation.resumed), False
     begin = replica.buffers.clone()  # of the step: what another executor's batch made of them must not matter
     await node.send(server, AskTask())
     while (task := await node.receive(MicroTask, sender=server)).step != OVER:
@@ -196,7 +196,7 @@ class ExecutorServer(PieceServer):
         await self._move(self.present - {who.rank})
 
     async def tell_standing(self, message: Joined | AskStanding) -> None:
-        """Another life of a worker is there, and will ask."""
+        """Another incarnation of a worker is there, and will ask."""
         who = message.sender
         self.gone.discard(who)
         self._forget(who.rank)

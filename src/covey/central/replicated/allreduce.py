@@ -69,11 +69,11 @@ async def worker(node: Node, replica: Replica, *, wish: PatternRequest, local: i
 
     What is to be measured is measured after a first step: without buckets, and in a ring unless told otherwise.
     """
-    if node.life.elastic and not isinstance(node.host, Within):
+    if node.incarnation.elastic and not isinstance(node.host, Within):
         expect_losses(replica)
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, summing=by_name.pattern("allreduce", wish.pattern, local))
-    if node.life.elastic and isinstance(node.host, Within):
+    if node.incarnation.elastic and isinstance(node.host, Within):
         assert isinstance(replica, CutReplica), "along an axis everybody has a part of the model"
         summing = by_name.pattern("allreduce", wish.pattern, local)
         return await cut_worker(node, replica, node.host, summing, tell_update)

@@ -55,7 +55,7 @@ class CutRounds(Together):
 
     async def enter_part(self) -> bool:
         """Begin; or, in the place of a lost worker, with its part of another replica. False: all have ended."""
-        if not self.node.life.enters:
+        if not self.node.incarnation.enters:
             return True
         if not self.peers:
             self.replica.weigh(0.0)  # nothing of it is scored
@@ -116,7 +116,7 @@ class CutRounds(Together):
         if node.rank in donors:
             donor = Address("worker", donors[node.rank])
             state = unpacked((await node.receive(PeerState, sender=donor)).state, donor)
-            self.state.take(state, born_again=self.done < 0)
+            self.state.take(state, restarted=self.done < 0)
             self._done.value = furthest
             await node.broadcast(self.peers, PeerReady())
         elif mine := [Address("worker", rank) for rank, donor in donors.items() if donor == node.rank]:

@@ -23,9 +23,9 @@ class CopiedServers(Servers):
 
     def __init__(self, node: Node, replica: Replica, addresses: Sequence[Address], codec: Codec = dense) -> None:
         super().__init__(node, replica, addresses, codec)
-        self.copies = [copies_of(index, len(addresses), node.life.replicas) for index in range(len(addresses))]
-        self.lives = dict(node.life.others)
-        self.servers = self.leading = [by_seniority(copies, self.lives)[0] for copies in self.copies]
+        self.copies = [copies_of(index, len(addresses), node.incarnation.replicas) for index in range(len(addresses))]
+        self.incarnations = dict(node.incarnation.others)
+        self.servers = self.leading = [by_seniority(copies, self.incarnations)[0] for copies in self.copies]
         self.sent: list[Push] = []  # the last gradients, until the next pull is answered
 
     def index(self, copy: Address) -> int:
@@ -60,21 +60,21 @@ class CopiedServers(Servers):
             await self.node.send(self.servers[index], message, loan=True)
 
     def renewed(self, joined: Joined) -> bool:
-        """Know the new life of a copy, which is now the last of its chain; whether it is one of a server's."""
+        """Know the new incarnation of a copy, which is now the last of its chain; whether it is one of a server's."""
         if joined.sender not in self.copies[index := self.index(joined.sender)]:
             return False
-        self.lives[joined.sender] = joined.life
-        self.leading[index] = by_seniority(self.copies[index], self.lives)[0]
+        self.incarnations[joined.sender] = joined.incarnation
+        self.leading[index] = by_seniority(self.copies[index], self.incarnations)[0]
         return True
 
     async def rejoin(self, *stale: type[Message]) -> bool:
         await self.note_residuals()
-        life = self.node.life
-        if not life.enters:
+        incarnation = self.node.incarnation
+        if not incarnation.enters:
             return True
-        if any(copy in life.ended for copies in self.copies for copy in copies):
+        if any(copy in incarnation.ended for copies in self.copies for copy in copies):
             return False
-        told = await self.standings(life.number)
+        told = await self.standings(incarnation.number)
         if any(standing.step == LEFT for standing in told):
             return False
         if told[0].buffers.parts:
@@ -92,13 +92,13 @@ class CopiedServers(Servers):
             if isinstance(message, Joined):
                 if self.renewed(message) and index not in told:
                     await self.send_again(index, ask)
-            elif isinstance(message, ClientStanding) and message.life == question:
+            elif isinstance(message, ClientStanding) and message.incarnation == question:
                 told[index] = message
         return [told[index] for index in range(len(self.servers))]
 
     async def complete(self) -> None:
         """Wait until all copies have all that was sent: a server answers this question not before."""
-        await self.standings(-1 - self.node.life.number)
+        await self.standings(-1 - self.node.incarnation.number)
 
     async def leave(self) -> None:
         for copies in self.copies:
@@ -120,5 +120,5 @@ async def copied_worker(node: Node, replica: Replica, *, servers: Sequence[Addre
 
 async def any_client(node: Node, replica: Replica, *, servers: Sequence[Address], codec: Codec, clip: bool) -> None:
     """The program of a worker, in a run whose servers have copies or in another one."""
-    program = copied_worker if node.life.replicas > 1 else any_worker
+    program = copied_worker if node.incarnation.replicas > 1 else any_worker
     await program(node, replica, servers=servers, codec=codec, clip=clip)

@@ -42,7 +42,7 @@ class TellStanding(Message):
     wire_name = "chain.tell"
 
     rank: int
-    life: int
+    incarnation: int
     step: int
 
     counted = False
@@ -53,7 +53,7 @@ class Enlist(Message):
 
     wire_name = "chain.enlist"
 
-    life: int
+    incarnation: int
 
     counted = kept = False
 
@@ -81,6 +81,6 @@ def answers(word: GiveParams | TellStanding, early: Message) -> bool:
     if early.sender.rank != word.rank:
         return False
     if isinstance(early, AskStanding):
-        return isinstance(word, TellStanding) and word.life == early.life
+        return isinstance(word, TellStanding) and word.incarnation == early.incarnation
     assert isinstance(early, Pull | Push)
     return isinstance(word, GiveParams) and early.step < word.step + isinstance(early, Pull)

@@ -48,7 +48,7 @@ def may_be_copied(keeping: ShardPolicy) -> bool:
 
 def any_server(policy: Callable[..., Shard], node: Node, replica: Replica, **settings: Any) -> Shard:
     """The program of a server: one of several copies, or the only one."""
-    if node.life.replicas > 1:
+    if node.incarnation.replicas > 1:
         return CopiedShard(node, replica, **settings)
     return any_shard(policy, node, replica, **settings)
 
@@ -62,14 +62,14 @@ class CopiedShard(Shard):
         self, node: Node, replica: Replica, *, keeping: ShardPolicy, clients: Collection[int], count: int
     ) -> None:
         super().__init__(node, replica, keeping=keeping, clients=clients, count=count)
-        self.copies = copies_of(node.rank % count, count, node.life.replicas)
-        self.lives = {**node.life.others, node.address: node.life.number}
-        self.here = {who for who in self.copies if not self.lives.get(who)}  # those of which a program has begun
-        self.whole = not node.life.number  # it holds what the others do
+        self.copies = copies_of(node.rank % count, count, node.incarnation.replicas)
+        self.incarnations = {**node.incarnation.others, node.address: node.incarnation.number}
+        self.here = {who for who in self.copies if not self.incarnations.get(who)}  # those of which a program has begun
+        self.whole = not node.incarnation.number  # it holds what the others do
         self.early: dict[tuple[type[Message], int], Message] = {}  # came before it was known that this copy leads
         self.asked: dict[int, AskStanding] = {}
         self.replies: dict[tuple[type[Message], int], GiveParams | TellStanding] = {}  # the last ones
-        self.reborn: set[Address] = set()  # the workers that were, since this copy began
+        self.restarted: set[Address] = set()  # the workers that were, since this copy began
         self.closed = False
         self.next = self.successor() if self.whole else None  # to whom all goes on
         self.does: Hears = {Push: self.take, Pull: self.park, AskStanding: self.ask}  # in this order
@@ -85,10 +85,10 @@ class CopiedShard(Shard):
 
     async def serve(self) -> None:
         others = [who for who in self.copies if who != self.node.address]
-        if self.node.life.number and any(who in self.node.life.ended for who in others):
+        if self.node.incarnation.number and any(who in self.node.incarnation.ended for who in others):
             return
         if not self.whole:
-            await self.node.broadcast(others, Enlist(self.node.life.number))
+            await self.node.broadcast(others, Enlist(self.node.incarnation.number))
         await super().serve()
         await self.node.broadcast(others, ChainClosed())
 
@@ -96,7 +96,7 @@ class CopiedShard(Shard):
 
     @property
     def order(self) -> list[Address]:
-        return by_seniority(self.copies, self.lives)
+        return by_seniority(self.copies, self.incarnations)
 
     @property
     def leads(self) -> bool:
@@ -123,16 +123,16 @@ class CopiedShard(Shard):
         if isinstance(message, AskStanding):
             return await self.heard(message)
         if who in self.copies:
-            self.lives[who] = message.life
+            self.incarnations[who] = message.incarnation
             self.here.discard(who)
             if self.behind(who):  # it was not there to hear that this copy had come
-                await self.node.send(who, Enlist(self.node.life.number))
+                await self.node.send(who, Enlist(self.node.incarnation.number))
             await self.rearrange()
             for reply in self.replies.values() if self.leads else ():
                 if isinstance(reply, TellStanding) or self.board.clocks.get(reply.rank, LEFT) <= reply.step:
                     await self.pass_on(reply)  # what was on its way through the lost one
         elif who.role == "worker":
-            self.reborn.add(who)
+            self.restarted.add(who)
             self.gone.discard(who)  # it says goodbye once more
             self.forget_requests(who.rank)
 
@@ -186,11 +186,11 @@ class CopiedShard(Shard):
             return
         await super().settle()
         for rank, question in list(self.asked.items()):
-            if question.life < 0 and any(push.sender.rank == rank for push in self.waiting):
+            if question.incarnation < 0 and any(push.sender.rank == rank for push in self.waiting):
                 continue  # it would leave, and could not send this gradient again
             del self.asked[rank]
             step = LEFT if question.sender in self.finished else self.next_step(rank)
-            await self.pass_on(TellStanding(rank, question.life, step))
+            await self.pass_on(TellStanding(rank, question.incarnation, step))
 
     async def made(self, pushes: Sequence[Push], grad: Vector, scale: float) -> None:
         if self.next:
@@ -236,7 +236,7 @@ class CopiedShard(Shard):
             await self.node.send(self.next, word)
         elif isinstance(word, TellStanding):
             buffers = self.replica.buffers if self.first else NOTHING
-            await self.node.send(who, ClientStanding(word.life, word.step, buffers))
+            await self.node.send(who, ClientStanding(word.incarnation, word.step, buffers))
         elif word.version < self.board.version and self.before is not None:
             await self.node.send(who, Params(word.step, word.version, self.before, word.clock))
         else:
@@ -264,7 +264,7 @@ class CopiedShard(Shard):
                 if rank in self.board.clocks:
                     self.board.stands(rank, clock)
             self.board.version = state["version"]
-        self.gone |= {Address("worker", rank) for rank in state["gone"]} - self.reborn
+        self.gone |= {Address("worker", rank) for rank in state["gone"]} - self.restarted
         self.finished |= {Address("worker", rank) for rank in state["finished"]}
         if not self.whole:
             self.whole = True

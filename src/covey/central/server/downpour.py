@@ -107,9 +107,9 @@ class DownpourShard(PieceServer):
 
     async def take(self, push: Accrued) -> None:
         keys = self.keys_of(push)
-        if self.node.life.elastic:
+        if self.node.incarnation.elastic:
             if push.step < self.next_step(push.sender.rank):
-                return  # of a worker that was born again: another server lacked it
+                return  # of a worker that was restarted: another server lacked it
             self.accepted[push.sender.rank] = push.step
         await self.add(push, keys)
 
@@ -158,12 +158,12 @@ class LeasedDownpour(DealingServer, DownpourShard):
 
 def any_shard(node: Node, replica: Replica, **settings: Any) -> DownpourShard:
     """The program of a shard: LeasedDownpour where workers come and go."""
-    return (LeasedDownpour if node.life.leased else DownpourShard)(node, replica, **settings)
+    return (LeasedDownpour if node.incarnation.leased else DownpourShard)(node, replica, **settings)
 
 
 async def any_worker(node: Node, replica: Replica, **settings: Any) -> None:
     """The program of a worker, in a run of a fixed number of workers or in one to which they come and go."""
-    await (leased_worker if node.life.leased else worker)(node, replica, **settings)
+    await (leased_worker if node.incarnation.leased else worker)(node, replica, **settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,5 +71,5 @@ async def leased_worker(node: Node, replica: Replica, *, servers: Sequence[Addre
 
 async def any_worker(node: Node, replica: Replica, *, servers: Sequence[Address], codec: Codec, clip: bool) -> None:
     """The program of a worker, in a run of a fixed number of workers or in one to which they come and go."""
-    program = leased_worker if node.life.leased else worker
+    program = leased_worker if node.incarnation.leased else worker
     await program(node, replica, servers=servers, codec=codec, clip=clip)

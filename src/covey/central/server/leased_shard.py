@@ -17,7 +17,7 @@ from covey.synchronization.arrivals import Arrivals
 
 def any_shard(policy: Callable[..., Shard], node: Node, replica: Replica, **settings: Any) -> Shard:
     """The program of a server: `policy` where the number of workers is fixed, LeasedShard where they come and go."""
-    return (LeasedShard if node.life.leased else policy)(node, replica, **settings)
+    return (LeasedShard if node.incarnation.leased else policy)(node, replica, **settings)
 
 
 class LeasedShard(LeasingServer, Shard):

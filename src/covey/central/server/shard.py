@@ -103,7 +103,7 @@ class Shard(PieceServer):
         self.versions = Versions() if keeping.rule.gate.holds_by == "change" else None
         self.samples = Samples(node, self.coder, together=keeping.rule.gather.everyone)
         self.parked: dict[int, Pull] = {}
-        plain = self.only_rule and not node.life.elastic
+        plain = self.only_rule and not node.incarnation.elastic
         self.skips = plain and keeping.rule.gate.awaits_slowest  # those whom the gate would refuse again
         of_all = plain and isinstance(keeping.rule.gather, Everyone)
         self.lacking = Lacking(self.waiting, self.board) if of_all else None
@@ -127,7 +127,7 @@ class Shard(PieceServer):
         if self.repeats(push):
             return
         self.back(rank)
-        if self.node.life.elastic:
+        if self.node.incarnation.elastic:
             self.board.stands(rank, push.step)  # steps may have been skipped since its pull
         self.board.came(push.arrival, await self.node.now())
         self.waiting.append(push)
@@ -140,8 +140,8 @@ class Shard(PieceServer):
         self.board.leave(who.rank)
 
     def repeats(self, message: Pull | Push) -> bool:
-        """Whether a worker that was restarted does a step of which an earlier life's gradient has come here."""
-        return self.node.life.elastic and message.step < self.board.clocks[message.sender.rank]
+        """Whether a worker that was restarted does a step of which an earlier incarnation's gradient has come here."""
+        return self.node.incarnation.elastic and message.step < self.board.clocks[message.sender.rank]
 
     def next_step(self, rank: int) -> int:
         return self.board.clocks.get(rank, LEFT)  # one that had left before a restart
@@ -203,8 +203,9 @@ class Shard(PieceServer):
 
     def step(self, grad: Vector, scale: float, samples: int) -> None:
         """Apply an update."""
-        several = len(self.servers) > 1 or self.node.life.replicas > 1  # one of which may lack a worker's gradient
-        if self.keeping.rule.lends and self.node.life.elastic and several:
+        # one of several servers may lack a worker's gradient
+        several = len(self.servers) > 1 or self.node.incarnation.replicas > 1
+        if self.keeping.rule.lends and self.node.incarnation.elastic and several:
             self.before = self.params.clone()
         self.replica.apply(grad, scale)
         self.board.version += 1

@@ -59,12 +59,13 @@ class Store(PieceClient):
         super().__init__(node, replica, addresses(count), codec)
         self.sieve, self.caches = sieve, [KeyCache() for _ in self.servers]
         self.versions = node.remember("versions", [0] * count).value
-        self._fetched = remembered(node, "fetched", not node.life.number)  # a new life has only the initial parameters
+        # a new incarnation has only the initial parameters
+        self._fetched = remembered(node, "fetched", not node.incarnation.number)
         self.received = Received(node, self.forms, codec)
 
     @property
     def fetched(self) -> bool:
-        """Whether this life has parameters of the servers."""
+        """Whether this incarnation has parameters of the servers."""
         return self._fetched.value
 
     async def fetch(self) -> None:

@@ -134,7 +134,7 @@ class Owner(PieceClient):
 
 async def worker(node: Node, replica: Replica, *, codec: Codec, whole: bool, dropping: Dropping | None = None) -> None:
     """Differentiate, hand the slices to their owners, step the own slice, collect the others."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, codec=codec)
     owner = Owner(node, replica, codec, whole, dropping)
     for step in node.steps():

@@ -139,11 +139,11 @@ class SliceStates:
         own.copy_(coder.decode(coder.encode(own, None)[0]))
         return params
 
-    def take(self, state: dict[str, Any], born_again: bool) -> None:
+    def take(self, state: dict[str, Any], restarted: bool) -> None:
         """A round is done that this worker, if it was there, has done its part of: who has done it has all slices."""
         replica = self.replica
         replica.restore({**state, "optimizer": replica.optimizer.state_dict()})
-        if not born_again:
+        if not restarted:
             replica.buffers.copy_(self.buffers)
         self.finish()
 

@@ -79,7 +79,7 @@ def placed(role: Role) -> Role:
 
 async def any_worker(node: Node, replica: Replica, *, servers: Sequence[Address], rule: TierRule) -> None:
     """The program of a worker, in a run of a fixed number of workers or in one to which they come and go."""
-    if node.life.leased:
+    if node.incarnation.leased:
         await tiered_worker(node, replica, rule=rule)
     else:
         await worker(node, replica, servers=servers)
@@ -89,7 +89,7 @@ async def any_server(
     node: Node, replica: Replica, *, workers: int, rule: TierRule, backup: int, count: int
 ) -> None:  # fmt: skip
     """The same for a server."""
-    if node.life.leased:
+    if node.incarnation.leased:
         await tiered_server(node, replica, rule=rule, backup=backup)
     else:
         await UnclippedShard(node, replica, keeping=KEEPING, clients=range(workers), count=count).serve()

@@ -35,7 +35,7 @@ class TierController:
         source, seats = server.replica.batch_source, range(self.node.workers)
         limits = [limit or 0 for limit in self.node.limits]
         self.ledger = Ledger(limits, [source.steps(seat) for seat in seats], source.samples)
-        self.present = dict.fromkeys(seats, 0)  # the workers that are there, and their lives
+        self.present = dict.fromkeys(seats, 0)  # the workers that are there, and their incarnations
         self.leaving: set[int] = set()  # those of them whose machines depart soon
         self.view, self.clock, self.backed = -1, 0, 0
         self.tiers = self.arranged()
@@ -87,8 +87,8 @@ class TierController:
         if not found:  # the budget was spent while others came to serve
             return await self.end()
         self.rounds[self.clock], self.held = found, {}
-        lives = tuple(self.present[rank] for rank in found)
-        start = partial(StartRound, self.view, self.clock, self.tiers.owners, tuple(found), lives)
+        incarnations = tuple(self.present[rank] for rank in found)
+        start = partial(StartRound, self.view, self.clock, self.tiers.owners, tuple(found), incarnations)
         for server in self.server.servers:
             await self.server.tell(server, start(*NOTHING_LEASED, 0))
         for rank in self.present:
@@ -148,11 +148,11 @@ class TierController:
         await self.server.depart(news)
 
     async def join(self, news: Joined) -> None:
-        """Another life of a worker is there; where the one before it served, all go back to the last backup."""
+        """Another incarnation of a worker is there; where the one before it served, all go back to the last backup."""
         rank = news.sender.rank
         self.leaving.discard(rank)
         served = rank in self.present and news.sender in self.tiers.owners
-        self.present[rank] = news.life
+        self.present[rank] = news.incarnation
         self._told.pop(rank, None)
         if served:
             await self.begin_view()

@@ -12,7 +12,7 @@ from covey.vector import Vector
 class StartRound(Message):
     """(From the controller) Begin a step: who serves each partition, who computes, and the receiver's batch.
 
-    `lives` are those of the team. `done` is how many samples of the receiver count before this step.
+    `incarnations` are those of the team. `done` is how many samples of the receiver count before this step.
     """
 
     wire_name = "tiered.start"
@@ -21,7 +21,7 @@ class StartRound(Message):
     step: int
     owners: tuple[Address, ...]
     team: tuple[int, ...]
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
     seat: int
     number: int
     done: int

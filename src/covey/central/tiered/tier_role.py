@@ -48,7 +48,7 @@ class TierRole:
         self.ready = False  # what it owns has come
         self.given = self.told = False  # its partitions to the team; to the controller what it holds
         self.pushes: dict[int, RoundPush] = {}
-        self.lost: dict[int, int] = {}  # of each worker the last life that is gone
+        self.lost: dict[int, int] = {}  # of each worker the last incarnation that is gone
         self.over = False
         self._early: list[Message] = []  # of steps that the controller has not told this role of
         self._own: deque[Message] = deque()  # what it tells itself
@@ -106,7 +106,12 @@ class TierRole:
         if self.owned and self.ready and not self.given:
             self.given = True
             await self._give_out()
-        if self.owned and self.given and not self.told and all(map(self._is_here, self.round.team, self.round.lives)):
+        if (
+            self.owned
+            and self.given
+            and not self.told
+            and all(map(self._is_here, self.round.team, self.round.incarnations))
+        ):
             self.told = True
             held = PushesHeld(self.round.view, self.round.step, tuple(sorted(self.pushes)))
             await self.tell(self.servers[0], held)
@@ -119,9 +124,9 @@ class TierRole:
                 word = RoundParams(self.round.view, self.round.step, params, buffers)
                 await self.node.send(Address("worker", rank), word)
 
-    def _is_here(self, rank: int, life: int) -> bool:
+    def _is_here(self, rank: int, incarnation: int) -> bool:
         """Whether a worker's gradient has come, or will not."""
-        return rank in self.pushes or self.lost.get(rank, -1) >= life
+        return rank in self.pushes or self.lost.get(rank, -1) >= incarnation
 
     def of_now(self, message: Any) -> bool:
         """Whether a message is of this step; it is looked at again when it is of a later one."""
@@ -158,14 +163,14 @@ class TierRole:
     # -- who is there ----------------------------------------------------------------------------------------------
 
     async def depart(self, news: Departed) -> None:
-        await self._lose(news.sender, news.life)
+        await self._lose(news.sender, news.incarnation)
 
     async def join(self, news: Joined) -> None:
-        await self._lose(news.sender, news.life - 1)
+        await self._lose(news.sender, news.incarnation - 1)
 
-    async def _lose(self, who: Address, life: int) -> None:
-        """A worker's lives up to this one are gone, and send nothing more."""
-        self.lost[who.rank] = max(life, self.lost.get(who.rank, -1))
+    async def _lose(self, who: Address, incarnation: int) -> None:
+        """A worker's incarnations up to this one are gone, and send nothing more."""
+        self.lost[who.rank] = max(incarnation, self.lost.get(who.rank, -1))
         await self.advance()
 
     async def stand_down(self, word: StandDown) -> None:

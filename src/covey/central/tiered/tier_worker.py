@@ -25,7 +25,7 @@ from covey.servers.taking_part import NONE_LEFT
 async def tiered_worker(node: Node, replica: Replica, *, rule: TierRule) -> None:
     """Receive partitions from their owners, differentiate, push; serve partitions where the controller says so."""
     worker = TierWorker(node, replica, rule)
-    if not node.life.closing and not any(server in node.life.ended for server in worker.servers):
+    if not node.incarnation.closing and not any(server in node.incarnation.ended for server in worker.servers):
         await worker.run()
 
 
@@ -36,7 +36,7 @@ class TierWorker(TierRole):
         super().__init__(node, replica, rule)
         self.arrived: set[Address] = set()  # owners whose partitions of this step are here
         self.computed = self.stopped = False
-        self.counted = -1 if node.life.number else 0  # its samples, as whoever watches knows them
+        self.counted = -1 if node.incarnation.number else 0  # its samples, as whoever watches knows them
         self._installed: States = {}
         self._missing: set[Address] = set()  # servers whose states of what it owns have not come
         self.hears |= {RoundParams: self.land, LeaveNotice: self.warn}

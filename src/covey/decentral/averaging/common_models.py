@@ -15,12 +15,12 @@ from covey.vector import Vector
 
 
 class MeanModel:
-    """The model after the last average, which a worker that is born again begins with; kept only where one can be."""
+    """The model after the last average, which a worker that is restarted begins with; kept only where one can be."""
 
     counts = alike = lends = False
 
     def __init__(self, node: Node, replica: Replica, momentum: Momentum) -> None:
-        self.replica, self.momentum, self.elastic = replica, momentum, node.life.elastic
+        self.replica, self.momentum, self.elastic = replica, momentum, node.incarnation.elastic
         self._kept = remembered(node, "mean", dict[str, Any]())
         if not self._kept.value:  # the run begins
             self.keep()
@@ -35,10 +35,10 @@ class MeanModel:
     def give(self) -> dict[str, Any]:
         return self._kept.value
 
-    def take(self, state: dict[str, Any], born_again: bool) -> None:
+    def take(self, state: dict[str, Any], restarted: bool) -> None:
         """One that was only late keeps its optimizer's state as far as it is its own."""
         self.replica.model.copy_(state["model"])
-        if born_again:
+        if restarted:
             _count(self.replica, state["others"])
         if self.momentum == "average":
             self.replica.optimizer.load_state_dict(state["optimizer"])
@@ -53,7 +53,7 @@ class BlockState:
     counts, alike, lends = False, True, False
 
     def __init__(self, node: Node, replica: Replica, block: dict[str, Vector], momentum: Momentum) -> None:
-        self.replica, self.block, self.momentum, self.elastic = replica, block, momentum, node.life.elastic
+        self.replica, self.block, self.momentum, self.elastic = replica, block, momentum, node.incarnation.elastic
         self._others = remembered(node, "counters", dict[str, Tensor]())
         if not self._others.value:  # the run begins
             self.keep()
@@ -66,12 +66,12 @@ class BlockState:
     def give(self) -> dict[str, Any]:
         return {"block": self.block, "others": self._others.value}
 
-    def take(self, state: dict[str, Any], born_again: bool) -> None:
+    def take(self, state: dict[str, Any], restarted: bool) -> None:
         for name, vector in self.block.items():
             vector.copy_(state["block"][name])
         self.replica.flat.copy_(self.block["start"])
         self.replica.buffers.copy_(self.block["buffers"])
-        if born_again:
+        if restarted:
             _count(self.replica, state["others"])
         if self.momentum == "reset":
             self.replica.optimizer.state.clear()

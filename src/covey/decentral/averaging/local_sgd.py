@@ -50,7 +50,7 @@ async def worker(
     node: Node, replica: Replica, *, periods: Periods, momentum: Momentum = "keep", pattern: Pattern, codec: Codec
 ) -> None:
     """Step alone; at the end of a period replace the model by the mean of all."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, periods=periods, momentum=momentum, pattern=pattern)
     ends, end = periods.ends(), -1
     models = model_means(node, replica, codec, "models")

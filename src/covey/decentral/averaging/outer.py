@@ -43,7 +43,7 @@ async def worker(
 
     Or with `local` neighbours: those step together, and one of them averages with those of other sites.
     """
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, period=period, outer=outer, momentum=momentum)
     block = node.remember("block", fresh(replica)).value
     done = node.remember("done", [0]).value  # steps

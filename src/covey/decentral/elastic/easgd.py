@@ -30,13 +30,13 @@ async def worker(
     node: Node, replica: Replica, *, period: int, pull: float, momentum: float, adapt: bool, codec: Codec
 ) -> None:  # fmt: skip
     """Every `period` steps measure the force at the weights before the gradient, and move both sides by it."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, pull=pull, momentum=momentum, adapt=adapt, codec=codec)
     velocity = node.remember("velocity", replica.flat.map(torch.zeros_like) if momentum else Vector(())).value
     elastic_force = ElasticForce(node, replica, codec)
     trend = Trend(node.remember("trend", [pull, 0.0, 0.0, 0.0]).value, pull, ceiling=1.9 / (node.workers + 1))
     going = await rejoin(node, replica, [MASTER], Centre)
-    if going and node.life.enters:
+    if going and node.incarnation.enters:
         replica.model.copy_((await node.ask(MASTER, ReadCentre(), Centre)).model)
     for step in node.steps() if going else ():
         force = None
@@ -87,7 +87,7 @@ class OrderlyMaster(CentreMaster):
 
 def free_master(node: Node, replica: Replica, *, codec: Codec, period: int) -> ServerProgram:
     """A master that waits for nobody, in a run of a fixed number of workers or in one to which they come and go."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return LeasingMaster(node, replica, codec=codec, period=period)
     return CentreMaster(node, replica, codec=codec)
 

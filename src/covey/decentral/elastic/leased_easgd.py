@@ -23,7 +23,7 @@ from covey.vector import Vector
 
 
 class AskBatches(Message):
-    """A worker has done its batches, and asks for the centre and more; one in a new life for those it had."""
+    """A worker has done its batches, and asks for the centre and more; one in a new incarnation for those it had."""
 
     wire_name = "elastic.ask_batches"
 
@@ -85,7 +85,7 @@ class LeasingMaster(CentreMaster):
             self.parked.clear()
 
     def granted(self, rank: int, again: bool) -> list[Lease]:
-        """The next batches of a worker; for a new life those that its predecessor had not settled."""
+        """The next batches of a worker; for a new incarnation those that its predecessor had not settled."""
         held = self.ledger.held[rank]
         if again and held:
             self.begun[rank] = min(held)
@@ -128,7 +128,7 @@ async def leased_worker(
     velocity = replica.flat.map(torch.zeros_like) if momentum else Vector(())
     elastic_force = ElasticForce(node, replica, codec)
     trend = Trend([pull, 0.0, 0.0, 0.0], pull, ceiling=1.9 / (node.workers + 1))
-    again, going = node.life.enters, MASTER not in node.life.ended
+    again, going = node.incarnation.enters, MASTER not in node.incarnation.ended
     while going and (given := await node.ask(MASTER, AskBatches(again), CentreBatches)).seats:
         if again:
             await begin_at(node, replica, given)
@@ -151,7 +151,7 @@ async def leased_worker(
 
 
 async def begin_at(node: Node, replica: Replica, given: CentreBatches) -> None:
-    """A new life takes the centre, and counts as having done what its predecessors did."""
+    """A new incarnation takes the centre, and counts as having done what its predecessors did."""
     replica.model.copy_(given.model)
     replica.progress.reach(given.seen)
     await node.note("resumed", given.done)

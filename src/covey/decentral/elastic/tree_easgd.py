@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from covey.decentral.leaving import addresses, part
-from covey.decentral.peer_lives import PeerLives
+from covey.decentral.peer_membership import PeerMembership
 from covey.decentral.written_settings import written
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
@@ -45,7 +45,7 @@ class TreePlace:
 async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float, codec: Codec) -> None:
     """Be pulled by what has come, step, and now and then send the model up or down (Zhang 2016)."""
     gone: set[int] = set()
-    peers = PeerLives(node, replica, sorted(place.near))  # the one above it first
+    peers = PeerMembership(node, replica, sorted(place.near))  # the one above it first
     gaps = model_gaps(node, replica, codec)
     told = model_wires(node, replica, codec, "told", "sway")
 
@@ -63,7 +63,7 @@ async def worker(node: Node, replica: Replica, *, place: TreePlace, pull: float,
     for step in node.steps() if going else ():
         be_pulled()
         await peers.look()
-        gone = peers.through if peers.elastic else gone  # one that was born again is there again
+        gone = peers.through if peers.elastic else gone  # one that was restarted is there again
         while leaving := node.receive_nowait(Goodbye):
             gone.add(leaving.sender.rank)
         replica.apply(await replica.gradient(node))

@@ -9,7 +9,7 @@ from functools import partial
 from covey.decentral.gossip.gossip_lists import Contents
 from covey.decentral.gossip.leased_gossip import GossipLeases
 from covey.decentral.leaving import leave, part, see_off
-from covey.decentral.peer_lives import PeerLives
+from covey.decentral.peer_membership import PeerMembership
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_coder, model_gaps, model_wires, refuse_lagging
@@ -69,7 +69,7 @@ class Meetings:
         self.coder, self.memory = coder, node.remember("codec", coder.memory)
         self.told = model_wires(node, replica, codec, "told", "meet", model)
         self.gaps = model_gaps(node, replica, codec, model)
-        self.open: int | None = None  # with whom, as far as this life knows
+        self.open: int | None = None  # with whom, as far as this incarnation knows
 
     def meet(self, peer: int) -> Meet:
         return Meet(self.told.tell(self.model, peer))
@@ -89,7 +89,7 @@ class Meetings:
 async def worker(node: Node, replica: Replica, *, graph: Graph, side: Collection[int], codec: Codec) -> None:
     """Ask, on one side of the graph, or answer on the other; where workers come and go, each may do both."""
     neighbours = graph.neighbours(node.rank)
-    if node.life.leased:
+    if node.incarnation.leased:
         await leased_worker(node, replica, graph=graph, codec=codec)
     elif node.rank in side:
         await active(node, replica, neighbours=neighbours, codec=codec)
@@ -108,7 +108,7 @@ async def active(node: Node, replica: Replica, *, neighbours: Collection[int], c
             meetings.open = None
             asked.value -= 1
 
-    peers = PeerLives(node, replica, sorted(neighbours), born=drop)
+    peers = PeerMembership(node, replica, sorted(neighbours), restarted=drop)
     going = await peers.enter()
     await node.spawn(mover(node, meetings, asked, moved, peers))
     for _ in node.steps() if going else ():
@@ -127,7 +127,7 @@ async def passive(
 ) -> None:  # fmt: skip
     """Step on one's own, and answer whoever asks, whenever that is."""
     met = node.remember("met", 0)
-    peers = PeerLives(node, replica, sorted(neighbours))
+    peers = PeerMembership(node, replica, sorted(neighbours))
     going = await peers.enter()
     await node.spawn(answerer(node, Meetings(node, replica, shielded(replica), codec), met, peers))
     for _ in node.steps() if going else ():
@@ -148,7 +148,7 @@ async def step(node: Node, replica: Replica, meetings: Memory[int]) -> None:
 
 
 async def mover(
-    node: Node, meetings: Meetings, asked: Memory[int], moved: Memory[int], peers: PeerLives
+    node: Node, meetings: Meetings, asked: Memory[int], moved: Memory[int], peers: PeerMembership
 ) -> None:  # fmt: skip
     """Take each answer in the moment it comes. A gradient that was applied meanwhile stays: only the half is added."""
     while True:
@@ -162,7 +162,7 @@ async def mover(
             meetings.open = None
 
 
-async def answerer(node: Node, meetings: Meetings, met: Memory[int], peers: PeerLives) -> None:
+async def answerer(node: Node, meetings: Meetings, met: Memory[int], peers: PeerMembership) -> None:
     """Come half of the way, and tell the other the very same half: so their sum stays, whatever happens meanwhile."""
     while True:
         meet = await node.receive_any(Meet, *peers.asks)
@@ -170,7 +170,7 @@ async def answerer(node: Node, meetings: Meetings, met: Memory[int], peers: Peer
             await peers.hear(meet)
             continue
         if peers.elastic and (joined := node.receive_nowait(Joined, sender=meet.sender)):
-            await peers.hear(joined)  # an earlier life asked, which cannot come the other half
+            await peers.hear(joined)  # an earlier incarnation asked, which cannot come the other half
             continue
         half = meetings.move(meet)
         met.value += 1
@@ -184,8 +184,8 @@ class LeasedMeetings(Meetings):
         super().__init__(node, replica, shielded(replica), codec)
         self.node, self.count = node, Memory(0)
         self.leases = GossipLeases(node, replica, self.take_in)
-        self.asked: tuple[int, int] | None = None  # with whom the meeting is that still goes on, and in which life
-        self.entered = 0  # the version of the list with which this life began
+        self.asked: tuple[int, int] | None = None  # with whom a meeting still goes on, and in which incarnation
+        self.entered = 0  # the version of the list with which this incarnation began
 
     def take_in(self) -> None:
         while word := self.node.receive_nowait(CountedMeet, CountedHalf):
@@ -201,7 +201,7 @@ class LeasedMeetings(Meetings):
             self.count.value += 1
             return CountedHalf(half, word.version, self.leases.contains())
         if word.version < self.entered:
-            return None  # an earlier life asked
+            return None  # an earlier incarnation asked
         self.go(word)
         self.leases.took_in(word.sender, word.contains)
         self.count.value += 1
@@ -236,7 +236,7 @@ async def leased_worker(node: Node, replica: Replica, *, graph: Graph, codec: Co
     meetings = LeasedMeetings(node, replica, codec)
     leases = meetings.leases
     going = await leases.begin_here()
-    meetings.entered = leases.version if node.life.number else 0
+    meetings.entered = leases.version if node.incarnation.number else 0
     await node.spawn(meetings.answerer())
     while going:
         while (lease := await leases.lease()) and node.training():

@@ -84,7 +84,7 @@ class EncodedNeighbours(NeighbourMixing):
 
 async def worker(node: Node, replica: Replica, *, graph: Graph, codec: Codec) -> None:
     """The gradient is taken at the weights before mixing, and computed while the shares travel (Lian et al. 2017)."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, graph=graph)
     models = codec.either(NeighbourMixing, EncodedNeighbours)(node, replica, codec)
     shares = StepShares(node, replica, NeighbourModel, graph.neighbours(node.rank))

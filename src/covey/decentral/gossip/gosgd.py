@@ -8,7 +8,7 @@ from functools import partial
 
 from covey.decentral.gossip.gossip_lists import Contents
 from covey.decentral.gossip.leased_gossip import GossipLeases
-from covey.decentral.peer_lives import PeerLives
+from covey.decentral.peer_membership import PeerMembership
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
 from covey.exchange.differences import model_gaps, model_wires, refuse_lagging
@@ -45,7 +45,7 @@ class GossipLinks:
 
     def __init__(self, node: Node, replica: Replica, codec: Codec) -> None:
         self.replica = replica
-        self.weight = node.remember("weight", 0.0 if node.life.number else 1 / node.workers)
+        self.weight = node.remember("weight", 0.0 if node.incarnation.number else 1 / node.workers)
         replica.weigh(self.weight.value)
         self.gaps = model_gaps(node, replica, codec)
         self.told = model_wires(node, replica, codec, "told", "gossip")
@@ -73,14 +73,14 @@ class GossipLinks:
 
 async def worker(node: Node, replica: Replica, *, probability: float, graph: Graph, codec: Codec) -> None:
     """Take in all gossip that waits, step, and sometimes pass half of one's weight on (Blot et al. 2016)."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, probability=probability, graph=graph, codec=codec)
     talk, near = GossipLinks(node, replica, codec), graph.neighbours(node.rank)
-    lives, gone = PeerLives(node, replica, near, talk.weight), set[int]()
-    for _ in node.steps() if await lives.enter() else ():
+    members, gone = PeerMembership(node, replica, near, talk.weight), set[int]()
+    for _ in node.steps() if await members.enter() else ():
         talk.take_in_all(node)  # all of it, or the queue of a slow worker grows without bound
-        await lives.look()
-        gone = lives.through if lives.elastic else gone  # one that was born again is there again
+        await members.look()
+        gone = members.through if members.elastic else gone  # one that was restarted is there again
         while leaving := node.receive_nowait(Goodbye):
             gone.add(leaving.sender.rank)
         replica.apply(await replica.gradient(node))
@@ -91,8 +91,8 @@ async def worker(node: Node, replica: Replica, *, probability: float, graph: Gra
         if peers and node.rng.random() < probability and ready:
             peer = node.rng.choice(ready)
             await node.send(Address("worker", peer), talk.give(peer))
-    if lives.elastic:
-        await lives.part()  # their farewells come after their last gossip
+    if members.elastic:
+        await members.part()  # their farewells come after their last gossip
         talk.take_in_all(node)
     else:
         await part(node, talk, {*near} - gone, near)

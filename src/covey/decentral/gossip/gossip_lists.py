@@ -53,7 +53,7 @@ class DonatedModel:
             self._weigh(self.weight.value / 2)
         return {"parts": list(self.replica.model.parts), "weight": self.weight.value if self.weight else 1.0}
 
-    def take(self, state: dict[str, Any], born_again: bool) -> None:
+    def take(self, state: dict[str, Any], restarted: bool) -> None:
         self.replica.model.copy_(Vector(state["parts"]))
         self._weigh(state["weight"])
 
@@ -106,7 +106,7 @@ class GossipList(Together):
         return self.known[self.node.rank]
 
     def replaced(self) -> set[int]:
-        """Whose lives are over since the list was made."""
+        """Whose incarnations are over since the list was made."""
         return {rank for rank, mark in enumerate(self.seats.marks) if mark != self.listed[rank]}
 
     @property
@@ -127,7 +127,7 @@ class GossipList(Together):
     def took_in(self, sender: Address, contents: Contents, whole: bool = True) -> None:
         """The sender's model is in this worker's model now; or, if not the `whole`, only the sender's own batches.
 
-        Where somebody went or came since it was sent, what it says of others may be of lives that are over.
+        Where somebody went or came since it was sent, what it says of others may be of incarnations that are over.
         """
         me, size = self.node.rank, self.node.workers
         counts = self._checked(sender, contents[1:], size * size)
@@ -210,7 +210,7 @@ class GossipList(Together):
         return max(known, key=lambda other: (told[other].counts[rank], -other))
 
     def _make_list(self, told: dict[int, ModelContents], donors: dict[int, int]) -> int:
-        """What no model contains that is there goes back to the list; how many lives are over since the last one."""
+        """What no model contains that is there goes back to the list; how many incarnations ended since then."""
         ledger, marks = self.ledger, self.seats.marks
         nothing = (0,) * self.node.workers
         for rank in range(self.node.workers):
@@ -235,7 +235,7 @@ class GossipList(Together):
         if state["version"] <= self.version:
             return
         if self.version < 0:
-            self.state.take(state["donated"], born_again=True)
+            self.state.take(state["donated"], restarted=True)
         self.ledger.restore(state["list"])
         self.known = [list(counts) for counts in state["known"]]
         self._begin_list(state["version"], tuple(state["marks"]), list(state["start"]))

@@ -104,12 +104,12 @@ class GossipLeases(GossipList):
 
     async def begin_here(self) -> bool:
         """Take part from the beginning, or with the model of another worker; False: all of them have ended."""
-        if not self.node.life.enters:
+        if not self.node.incarnation.enters:
             return True
         self.replica.weigh(0.0)
         self._news()
         if not self.peers:
-            if not self.node.life.ended:
+            if not self.node.incarnation.ended:
                 raise all_lost(self.node.address)
             await self.node.note("lost at the end")
             return False
@@ -156,7 +156,7 @@ class GossipLeases(GossipList):
 
     def _forget(self) -> None:
         """Take in all that has come, and drop what is of a meeting that was broken off."""
-        if self.version >= 0:  # else it is for an earlier life
+        if self.version >= 0:  # else it is for an earlier incarnation
             self.take_in()
             self._end_round()
         while given := self.node.receive_nowait(PeerState):

@@ -11,7 +11,7 @@ from typing import Literal
 from covey.decentral.gossip.folding import Fold, Share, folded, take
 from covey.decentral.gossip.leased_malt import leased_in_step, leased_slots, leased_together
 from covey.decentral.leaving import addresses, part
-from covey.decentral.peer_lives import PeerLives
+from covey.decentral.peer_membership import PeerMembership
 from covey.decentral.step_shares import StepShares
 from covey.errors import PlanError
 from covey.exchange.codec import Codec, dense
@@ -56,12 +56,12 @@ async def worker(
     node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, queue: int, codec: Codec
 ) -> None:  # fmt: skip
     """Differentiate, scatter, fold what has come since the last time, step (Li et al. 2015)."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_slots(node, replica, graph=graph, share=share, fold=fold, queue=queue)
     wires = MaltWires(node, replica, codec)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     slots: Slots = {rank: deque(maxlen=queue) for rank in heard}  # not remembered: what a restart loses is overwritten
-    peers = PeerLives(node, replica, sorted(heard))
+    peers = PeerMembership(node, replica, sorted(heard))
     going = await peers.enter()
     await node.spawn(slot_keeper(node, slots))
     for step in node.steps() if going else ():
@@ -78,7 +78,7 @@ async def worker(
 
 async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
     """With a barrier: nobody goes on before it has this step's vector of everyone it hears."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_together(node, replica, graph=graph, share=share, fold=fold)
     wires, shares = MaltWires(node, replica, codec), StepShares(node, replica, Scatter, graph.neighbours(node.rank))
     for step in node.steps() if await shares.enter() else ():
@@ -95,7 +95,7 @@ async def together(node: Node, replica: Replica, *, graph: Graph, share: Share, 
 
 async def in_step(node: Node, replica: Replica, *, graph: Graph, share: Share, fold: Fold, codec: Codec) -> None:
     """The same where all hear all, and gradients travel: the models stay alike, also when a worker is lost."""
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_in_step(node, replica, fold=fold)
     wires, round_of_all = MaltWires(node, replica, codec), Together(node, WholeReplica(replica))
     for step in node.steps() if await round_of_all.enter(replica) else ():
@@ -123,7 +123,7 @@ async def bounded(
 
     Who is `bound` steps ahead of a peer waits, so what lies unread is bounded too, and needs no slots.
     """
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_together(node, replica, graph=graph, share=share, fold=fold, bound=bound)
     heard, hearers = graph.neighbours(node.rank), graph.hearers(node.rank)
     newest = node.remember("newest", dict.fromkeys(heard, -1)).value  # the last step that was folded of each

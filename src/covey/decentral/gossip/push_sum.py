@@ -80,9 +80,9 @@ async def worker(node: Node, replica: Replica, *, graph: Graph, overlap: int, co
 
     The replica holds z = x / y, where gradients are taken, and y is its weight in the scored model: sum x / sum y.
     """
-    if node.life.leased:
+    if node.incarnation.leased:
         return await leased_worker(node, replica, graph=graph, overlap=overlap)
-    weight = node.remember("weight", 0.0 if node.life.number else 1.0)
+    weight = node.remember("weight", 0.0 if node.incarnation.number else 1.0)
     # (step, sender) of what was pushed and has not come
     missing: Memory[list[tuple[int, int]]] = node.remember("missing", [])
     replica.weigh(weight.value)
@@ -114,7 +114,7 @@ class LeasedPushes:
 
     def __init__(self, node: Node, replica: Replica) -> None:
         self.node, self.replica = node, replica
-        self.weight = Memory(0.0 if node.life.number else 1.0)
+        self.weight = Memory(0.0 if node.incarnation.number else 1.0)
         self.travelling = PushedShares(node, replica, dense)
         self.leases = GossipLeases(node, replica, self.take_in, self.weight)
         self.missing: list[tuple[int, int]] = []  # (step, sender) of what was pushed and has not come

@@ -39,9 +39,9 @@ class ClusterKeys:
             return None
         return KeyRing(self.pairs[LAUNCHER], {name: pair.public for name, pair in self.pairs.items()})
 
-    def identity(self, who: Address, life: int = 0) -> bytes:
+    def identity(self, who: Address, incarnation: int = 0) -> bytes:
         """What a site or a host calls itself on its link to the launcher; others of the run do not know it."""
-        return secret_identity(who, life, None if self.insecure else self.pairs[who])
+        return secret_identity(who, incarnation, None if self.insecure else self.pairs[who])
 
     def of_site(self, site: Address) -> tuple[str, Pair | None]:
         """What a site gets: the launcher's public key, and its own pair."""

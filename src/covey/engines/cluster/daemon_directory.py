@@ -36,7 +36,7 @@ class DaemonDirectory:
         self.path = unlocked.rename(home() / f"covey-{engine}-{token_hex(3)}")  # from here on it may be swept
 
     @contextmanager
-    def births(self, **environment: str) -> Iterator[None]:
+    def starting(self, **environment: str) -> Iterator[None]:
         """What is started in here can be found again, and keeps its files here; signals are heard as before."""
         given = {**environment, MARK: str(self.path), "TMPDIR": str(self.path)}
         before = {name: os.environ.get(name) for name in given}

@@ -69,11 +69,11 @@ class SiteGate:
         name = next(name for name, site in self.names.items() if site == number)
         self.socket.send_multipart([name, seal(self.token, word)])
 
-    def renew(self, number: int, life: int) -> None:
+    def renew(self, number: int, incarnation: int) -> None:
         """Hear another site of this number, and have an earlier one leave that turns up after all."""
         self.replaced |= {name for name, site in self.names.items() if site == number}
         self.names = {name: site for name, site in self.names.items() if site != number}
-        self.names[self.identity(Address("site", number), life)] = number
+        self.names[self.identity(Address("site", number), incarnation)] = number
 
     def words(self) -> list[tuple[int, Upward]]:
         """What the sites have said since the last time; never waits."""

@@ -1,6 +1,6 @@
 """The roles of a rank: the worker runs in this process, with the user's loop; the others are child processes.
 
-A process that has run the user's code is never forked: servers are born of a fork server that has run nothing.
+A process that has run the user's code is never forked: servers are forked from a fork server that has run nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ WELL = "exited with code 0"
 
 
 class RankRoles:
-    """The roles of a site in a rank's process: `born` has the work of the role that runs here."""
+    """The roles of a site in a rank's process: `jobs` has the work of the role that runs here."""
 
     directory = Path(os.devnull)  # nothing is shipped here: every rank has run the script
 
     def __init__(self, config: SiteConfig, me: Address) -> None:
         self.me = me
-        self.born: SimpleQueue[RoleJob] = SimpleQueue()
+        self.jobs: SimpleQueue[RoleJob] = SimpleQueue()
         others = any(name != str(me) for name in config.roles)
         start = partial(fork_broker.forked, config.secret, config.threads)
         self.others = RoleProcesses(config.warm, start=start, stall=config.stall) if others else None
@@ -62,7 +62,7 @@ class RankRoles:
             self.others.start_roles(msgspec.structs.replace(job, roles=beside), memory)
         if job.sharing:
             create_shared_memory(job, [os.dup(handle) for handle in memory])
-        self.born.put(job)
+        self.jobs.put(job)
 
     def renew(self, who: Address, work: bytes) -> None:
         """Refuse: the process of a rank belongs to the user's loop, and is started by another program."""

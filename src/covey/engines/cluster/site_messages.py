@@ -31,7 +31,7 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     """
 
     site: int
-    life: int = 0  # how many sites of this number were lost before
+    incarnation: int = 0  # how many sites of this number were lost before
     token: bytes = NONE  # of the run
     launcher: str  # the endpoint at which sites are awaited
     key: str = ""  # the launcher's public key; none: --insecure
@@ -49,7 +49,7 @@ class SiteConfig(Secretive, frozen=True, kw_only=True):
     @property
     def identity(self) -> bytes:
         """By which the launcher knows this site, and no earlier one of its number."""
-        return secret_identity(Address("site", self.site), self.life, self.pair)
+        return secret_identity(Address("site", self.site), self.incarnation, self.pair)
 
     @property
     def called(self) -> str:

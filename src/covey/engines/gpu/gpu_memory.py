@@ -103,7 +103,7 @@ class GpuMemory:
         return [self._tensor(who, place, part) for place, part in zip(told.places, parts, strict=True)]
 
     def renew(self, who: Address) -> None:
-        """A role was born again: a sum that it broke off may still hold what its earlier life had offered."""
+        """A role was restarted: a sum that it broke off may still hold what its earlier incarnation had offered."""
         self._past += self._mapped.pop(who, {}).values()
 
     def _brought(self, parts: Sequence[Tensor]) -> list[Tensor]:

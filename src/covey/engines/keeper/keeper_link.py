@@ -30,7 +30,7 @@ class KeeperLink:
         """`ready` becomes readable when something has come."""
         self._pool, self._mine, self._peer, self._ready = pool, mine, Address(KEEPER, peer), ready
         self._link: DialledLink | None = None
-        self._greeted, self._gone, self._life = False, False, 0
+        self._greeted, self._gone, self._incarnation = False, False, 0
         self._waiting: deque[Message] = deque()
         self._began = time.monotonic()
         self._dialled = -PAUSE
@@ -76,19 +76,19 @@ class KeeperLink:
         welcomed = [message for message in found if isinstance(message, Welcome)]
         if not welcomed:
             return found
-        self._greeted, self._life = True, self._life + 1
+        self._greeted, self._incarnation = True, self._incarnation + 1
         while self._waiting:
             self._link.send(self._peer, self._waiting.popleft())
-        back = [Joined(self._life, sender=self._peer)] if self._gone else []
+        back = [Joined(self._incarnation, sender=self._peer)] if self._gone else []
         self._gone = False
         return [*back, *(message for message in found if not isinstance(message, Welcome))]
 
     def _lost(self) -> list[Message]:
         assert self._link is not None
         self._link.close()
-        self._link, known, self._greeted = None, self._greeted or self._life > 0, False
+        self._link, known, self._greeted = None, self._greeted or self._incarnation > 0, False
         if self._gone or (not known and time.monotonic() - self._began < FIRST):
             return []
         self._gone = True
         self._waiting.clear()
-        return [Departed(self._life, sender=self._peer)]
+        return [Departed(self._incarnation, sender=self._peer)]

@@ -44,7 +44,7 @@ class SiteEnded(msgspec.Struct, frozen=True):
 
     host: str
     status: int
-    life: int = 0  # which of the sites that this host has had
+    incarnation: int = 0  # which of the sites that this host has had
 
 
 _invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", list[Invitation])
@@ -110,7 +110,7 @@ def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes) -> 
             _, status = os.waitpid(pid, 0)
             ended = sites.pop(pid)
             with suppress(OSError):
-                write(line, msgspec.msgpack.encode(SiteEnded(ended.host, status, ended.config.life)))
+                write(line, msgspec.msgpack.encode(SiteEnded(ended.host, status, ended.config.incarnation)))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class LabPlaces(Places):
         if self.lab.is_cut(host):
             return False
         self.lab.end(host)
-        self.living[host] = config.life
+        self.living[host] = config.incarnation
         with suppress(OSError):
             write(self.line, msgspec.msgpack.encode([self._invitation(config)]))
         return True
@@ -137,7 +137,7 @@ class LabPlaces(Places):
             except (SystemExit, OSError):
                 self.living.clear()
                 raise PeerLost("the parent of the lab's hosts has died, and all roles with it") from None
-            if self.living.get(ended.host) == ended.life:  # else another site is there already
+            if self.living.get(ended.host) == ended.incarnation:  # else another site is there already
                 del self.living[ended.host]
                 how = describe(os.waitstatus_to_exitcode(ended.status))
                 yield self.hosts.index(ended.host), f"the site on {ended.host} {how}, and its roles with it"

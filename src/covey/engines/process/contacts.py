@@ -22,7 +22,7 @@ class Contacts(Secretive, frozen=True, kw_only=True):
     token: bytes = NONE  # of the run, in front of everything that its roles say
     native: str = ""  # "module arguments": a way to sum over roles that is not covey's own
     sites: dict[str, int] = msgspec.field(default_factory=dict)  # the number of the site where each role lives
-    lives: dict[str, int] = msgspec.field(default_factory=dict)  # of the roles that were born again
+    incarnations: dict[str, int] = msgspec.field(default_factory=dict)  # of the roles that were restarted
     machines: dict[str, int] = msgspec.field(default_factory=dict)  # the same number: they share memory
 
     def key_ring(self, me: Address) -> KeyRing | None:

@@ -162,16 +162,16 @@ class Refused(ControlMessage, frozen=True):
 
 
 class Installed(ControlMessage, frozen=True):
-    """The role hears only this life of another, and reads its memory from the byte `floor` on; whether it has ended."""
+    """The role hears only this incarnation of another, and reads its memory from byte `floor` on; whether it ended."""
 
     who: Address
-    life: int
+    incarnation: int
     floor: int
     ended: bool
 
 
 class Resumed(ControlMessage, frozen=True):
-    """A worker that was born again goes on after this number of its samples; `who`: so many count of one that went."""
+    """A worker that was restarted goes on after this number of its samples; `who`: so many count of one that went."""
 
     samples: int
     who: Address | None = None
@@ -191,7 +191,7 @@ class Endpoints(ControlMessage, frozen=True):
 
 
 class Go(ControlMessage, frozen=True):
-    """All roles are ready: train. To one that was born again: with what it should know of the life before."""
+    """All roles are ready: train. To one that was restarted: with what it should know of the incarnation before."""
 
     step: int = 0  # in which that was last seen
     ended: list[Address] = []  # whose programs are through
@@ -200,10 +200,10 @@ class Go(ControlMessage, frozen=True):
 
 
 class Install(ControlMessage, frozen=True):
-    """A role was born again, or is gone (`empty`): speak to this life, at this endpoint, and hear no earlier one."""
+    """A role was restarted, or is gone (`empty`): speak to this incarnation, at this endpoint, and to no other."""
 
     who: Address
-    life: int
+    incarnation: int
     endpoint: str
     empty: bool = False
 

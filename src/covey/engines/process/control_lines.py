@@ -27,7 +27,7 @@ class RoleLine:
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Address, key_ring: KeyRing | None = None,
-        token: bytes = NONE, life: int = 0,
+        token: bytes = NONE, incarnation: int = 0,
     ) -> None:  # fmt: skip
         self.token = token
         self.refusals = Refusals()
@@ -39,7 +39,7 @@ class RoleLine:
         if key_ring:
             key_ring.open(self.socket, LAUNCHER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_DOWN)
-        self.socket.setsockopt(zmq.IDENTITY, line_identity(me, life))
+        self.socket.setsockopt(zmq.IDENTITY, line_identity(me, incarnation))
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.connect(endpoint)
 
@@ -85,7 +85,7 @@ class Switchboard:
     ) -> None:  # fmt: skip
         self.names = {line_identity(address): address for address in roles}
         self.identities = {address: name for name, address in self.names.items()}
-        self.past: set[bytes] = set()  # the identities of lives that are over
+        self.past: set[bytes] = set()  # the identities of incarnations that are over
         self.guard, self.token = guard, token
         self.refusals = guard.refusals if guard else Refusals()
         self.socket = context.socket(zmq.ROUTER)
@@ -108,14 +108,14 @@ class Switchboard:
             self.socket.send_multipart([self.identities.get(address) or line_identity(address), data])
 
     def forget(self, who: Address) -> None:
-        """Hear no more of this life of a role: its words may be late, or it may live on beyond a broken link."""
+        """Hear no more of this incarnation of a role: its words may be late, or it may live on beyond a broken link."""
         self.past.add(self.identities[who])
         self.names.pop(self.identities[who], None)
 
-    def renew(self, who: Address, life: int) -> None:
-        """Hear another life of a role, and no earlier one."""
+    def renew(self, who: Address, incarnation: int) -> None:
+        """Hear another incarnation of a role, and no earlier one."""
         self.forget(who)
-        self.identities[who] = line_identity(who, life)
+        self.identities[who] = line_identity(who, incarnation)
         self.names[self.identities[who]] = who
 
     def heard(self) -> Iterator[tuple[Address, control.Upward]]:

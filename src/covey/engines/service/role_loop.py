@@ -15,7 +15,7 @@ from covey.checkpoint import RoleState
 from covey.engines.mailbox import Mailbox
 from covey.engines.pace import Pace
 from covey.engines.remembered import Remembered
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address, Message
 from covey.observe.instruments import Instrument
 from covey.program import Compute, Effect, Memory, Node, Note, Now, Receive, SavePoint, Send, Sleep
@@ -32,9 +32,9 @@ class LoopRole:
 
     def __init__(
         self, address: Address, rng: Random, *, steps: int | None = None, seed: int = 0, kept: RoleState | None = None,
-        taken: Callable[[Message], None] = lambda message: None, life: int = 0,
+        taken: Callable[[Message], None] = lambda message: None, incarnation: int = 0,
     ) -> None:  # fmt: skip
-        self.address, self.rng, self.life = address, rng, Life(number=life)
+        self.address, self.rng, self.incarnation = address, rng, Incarnation(number=incarnation)
         self.begun = kept.done if kept else 0
         self.pace = Pace(steps, self.begun)
         self.mailbox = Mailbox(taken)
@@ -76,7 +76,7 @@ class LoopRole:
     def post(self, message: Message, progress: float) -> None:
         self.mailbox.put(message)
 
-    def lives(self, who: Address) -> object:
+    def machine_of(self, who: Address) -> object:
         return who
 
     def forget_sums(self) -> None:

@@ -144,7 +144,7 @@ class ServiceEngine:
         if effect.to in loop.roles:
             loop.deliver(effect.to, stamped(body, role.address, copy=not effect.loan))
         elif not self._port.send(role.address, effect.to, body, effect.loan):
-            loop.deliver(role.address, Departed(life=self._port.visits[effect.to], sender=effect.to))
+            loop.deliver(role.address, Departed(incarnation=self._port.visits[effect.to], sender=effect.to))
 
     def _noted(self, role: LoopRole, note: Note) -> object:
         """Score the model after an update, if that is due: the program goes on with the next round afterwards."""

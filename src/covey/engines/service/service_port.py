@@ -274,7 +274,7 @@ class ServicePort:
         if self.present.get(connection.guest) is connection:
             del self.present[connection.guest]
             for role in self.terms.roles:
-                self._news.append((role, Departed(life=self.visits[connection.guest], sender=connection.guest)))
+                self._news.append((role, Departed(incarnation=self.visits[connection.guest], sender=connection.guest)))
 
 
 def listening_at(text: str) -> str:

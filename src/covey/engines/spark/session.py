@@ -73,7 +73,7 @@ class OwnSpark:
         self.daemons = DaemonDirectory("spark")
         self.mine = SparkContext._gateway is None  # else Java was there before, with nothing running in it
         try:
-            with self.daemons.births(**self._environment(master)):
+            with self.daemons.starting(**self._environment(master)):
                 self.context = SparkContext(conf=self._conf(master or f"local[{sites}]"))
         except (PySparkException, OSError) as error:
             self.stop()

@@ -17,10 +17,10 @@ class Credits:
         self.came: Counter[Address] = Counter()
         self.unread: Counter[Address] = Counter()  # of those that have something here
         self.told: Counter[Address] = Counter()
-        self._orphans: dict[int, Message] = {}  # unread messages of earlier lives, by their identity
+        self._orphans: dict[int, Message] = {}  # unread messages of earlier incarnations, by their identity
 
     def renew(self, sender: Address, unread: Iterable[Message]) -> None:
-        """A sender was born again: what lies here is of its earlier life, whose window is closed."""
+        """A sender was restarted: what lies here is of its earlier incarnation, whose window is closed."""
         for counts in (self.came, self.unread, self.told):
             counts.pop(sender, None)
         self._orphans.update((id(message), message) for message in unread)

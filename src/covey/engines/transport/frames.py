@@ -27,8 +27,8 @@ SMALL = 32 << 10
 MAX_OPEN = 16
 """How many messages of one link may be half-way at once: one, and those of higher priority that interrupt it."""
 
-KIND_BITS = 4  # of the first word; the others are the sender's life
-LIVES = 1 << (16 - KIND_BITS)
+KIND_BITS = 4  # of the first word; the others are the sender's incarnation
+INCARNATIONS = 1 << (16 - KIND_BITS)
 
 _prefix = Struct(f"<HHIQQ{TOKEN}s")
 
@@ -42,10 +42,10 @@ class Frame(NamedTuple):
     number: int  # of the message, counted on each link as they leave
     offset: int
     token: bytes = NONE  # of the run
-    life: int = 0  # of the sender, counted again from 0 after very many
+    incarnation: int = 0  # of the sender, counted again from 0 after very many
 
     def pack(self) -> bytes:
-        first = self.kind | self.life % LIVES << KIND_BITS
+        first = self.kind | self.incarnation % INCARNATIONS << KIND_BITS
         return _prefix.pack(first, self.sender, self.size, self.number, self.offset, self.token)
 
 

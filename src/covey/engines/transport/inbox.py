@@ -8,7 +8,7 @@ import zmq
 from torch import Tensor
 
 from covey.engines.transport import token
-from covey.engines.transport.frames import LIVES, MAX_OPEN, Frame
+from covey.engines.transport.frames import INCARNATIONS, MAX_OPEN, Frame
 from covey.engines.transport.memory import Neighbours, read_places
 from covey.errors import WireError
 from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
@@ -91,7 +91,7 @@ class Inbox:
 
     def __init__(
         self, book: Sequence[Address], limit: int, token: bytes = token.NONE, neighbours: Neighbours | None = None,
-        lives: Mapping[Address, int] | None = None,
+        incarnations: Mapping[Address, int] | None = None,
     ) -> None:  # fmt: skip
         self.book = book
         self.neighbours = neighbours
@@ -100,7 +100,7 @@ class Inbox:
         self.seen = [ReplayWindow() for _ in book]
         self.wants: list[Receive] = []
         self.arrivals: list[dict[int, IncomingMessage]] = [{} for _ in book]
-        self.lives = [(lives or {}).get(who, 0) for who in book]
+        self.incarnations = [(incarnations or {}).get(who, 0) for who in book]
 
     def expect(self, want: Receive) -> None:
         """Receive the next message that fits directly into `want.into`."""
@@ -123,19 +123,21 @@ class Inbox:
         return self.book[frame.sender]
 
     def outdated(self, frame: Frame) -> bool:
-        """Whether an earlier life of its sender sent it; one that is not known yet is refused."""
-        if frame.life == (known := self.lives[frame.sender] % LIVES):
+        """Whether an earlier incarnation of its sender sent it; one that is not known yet is refused."""
+        if frame.incarnation == (known := self.incarnations[frame.sender] % INCARNATIONS):
             return False
-        if (known - frame.life) % LIVES < LIVES // 2:
+        if (known - frame.incarnation) % INCARNATIONS < INCARNATIONS // 2:
             return True
-        raise WireError(f"a frame of life {frame.life} of {self.book[frame.sender]} is refused: it is in life {known}")
+        raise WireError(
+            f"a frame of incarnation {frame.incarnation} of {self.book[frame.sender]} is refused: it is in {known}"
+        )
 
-    def renew(self, sender: Address, life: int) -> bool:
-        """Hear only this life from now on, which numbers its messages anew; False if that is so already."""
+    def renew(self, sender: Address, incarnation: int) -> bool:
+        """Hear only this incarnation from now on, which numbers its messages anew; False if that is so already."""
         place = self.book.index(sender)
-        if self.lives[place] == life:
+        if self.incarnations[place] == incarnation:
             return False
-        self.lives[place], self.seen[place], self.arrivals[place] = life, ReplayWindow(), {}
+        self.incarnations[place], self.seen[place], self.arrivals[place] = incarnation, ReplayWindow(), {}
         return True
 
     def open(self, frame: Frame, data: memoryview) -> Message | None:

@@ -91,11 +91,11 @@ class ReceivingSocket:
 class PeerLink:
     """The way to one peer."""
 
-    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes, life: int = 0) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes, incarnation: int = 0) -> None:
         self.outbox = Outbox()
         self.messages = 0
         self.left = 0  # of the messages
-        self.token, self.life = token, life  # of this end
+        self.token, self.incarnation = token, incarnation  # of this end
         self.offered = 0  # bytes of all messages, as windows count them
         self.credited = 0  # of these, what the peer's programs have taken
         self.receipt: Frame | None = None  # acknowledges the peer's own messages, before anything else leaves
@@ -129,7 +129,7 @@ class PeerLink:
 
     def tell(self, place: int, taken: int) -> None:
         """Acknowledge how many bytes of the peer's messages have been taken; a newer number replaces an older one."""
-        self.receipt = Frame(TAKEN, place, 0, taken, 0, self.token, self.life)
+        self.receipt = Frame(TAKEN, place, 0, taken, 0, self.token, self.incarnation)
 
     def credit(self, taken: int) -> bool:
         """Take the peer's acknowledgement; False if it cannot be true."""
@@ -163,11 +163,11 @@ class PeerLink:
 
     def _send(self, outgoing: OutgoingMessage) -> None:
         if outgoing.head:
-            self.socket.send(outgoing.opening(self.left, self.token, self.life), zmq.NOBLOCK)
+            self.socket.send(outgoing.opening(self.left, self.token, self.incarnation), zmq.NOBLOCK)
             self.outbox.opened(outgoing)
             self.left += 1
         else:
-            self.socket.send(outgoing.prefix(self.token, self.life), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(outgoing.prefix(self.token, self.incarnation), zmq.NOBLOCK | zmq.SNDMORE)
             self.socket.send(outgoing.pieces[0], zmq.NOBLOCK, copy=False)
             self.outbox.moved(outgoing)
 

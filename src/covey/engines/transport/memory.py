@@ -36,15 +36,15 @@ class Neighbour:
     def __init__(self, who: Address, file: int) -> None:
         self.who, self.file = who, file
         self.regions: dict[FileSpan, MappedSpan] = {}
-        self.past: list[tuple[int, weakref.ref[mmap.mmap]]] = []  # where regions of earlier lives begin
+        self.past: list[tuple[int, weakref.ref[mmap.mmap]]] = []  # where regions of earlier incarnations begin
 
     def renew(self) -> None:
-        """It was born again, and has other regions; those of its earlier life stay mapped while somebody reads them."""
+        """It was restarted, and has other regions; those of the earlier incarnation stay mapped while they are read."""
         self.past += [(span.start, weakref.ref(region.map)) for span, region in self.regions.items()]
         self.regions = {}
 
     def floor(self) -> int:
-        """Nothing below this byte of the file, which an earlier life wrote, is mapped here any more."""
+        """Nothing below this byte of the file, which an earlier incarnation wrote, is mapped here any more."""
         self.past = [(start, region) for start, region in self.past if region() is not None]
         return min((start for start, _ in self.past), default=os.fstat(self.file).st_size)
 
@@ -124,7 +124,7 @@ class HostMemory:
         return self.blocks.house(vector)
 
     def renew(self, who: Address) -> None:
-        """A neighbour was born again."""
+        """A neighbour was restarted."""
         if who in self.neighbours:
             self.neighbours.of(who).renew()
             self.gpu.renew(who)

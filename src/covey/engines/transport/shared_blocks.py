@@ -97,7 +97,7 @@ class SharedBlocks:
 
     def __init__(self, file: int) -> None:
         self.file = file
-        self.first = self.end = os.fstat(file).st_size  # others may still read what an earlier life left
+        self.first = self.end = os.fstat(file).st_size  # others may still read what an earlier incarnation left
         self.lasting: list[MappedSpan] = []  # what is in them may be lent
         self.blocks: list[SharedBlock] = []
         self.full = ""  # why there is no more, once there is none
@@ -165,7 +165,7 @@ class SharedBlocks:
                 block.back.clear()
 
     def release(self, below: int) -> None:
-        """Give the machine back the memory of earlier lives that nobody reads any more."""
+        """Give the machine back the memory of earlier incarnations that nobody reads any more."""
         if size := min(below, self.first):
             with mmap.mmap(self.file, size) as past:
                 past.madvise(mmap.MADV_REMOVE)

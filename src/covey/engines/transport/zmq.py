@@ -38,7 +38,7 @@ class ZmqTransport:
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
         key_ring: KeyRing | None = None, token: bytes = NONE, refusals: Refusals | None = None,
-        memory: HostMemory | None = None, lives: Mapping[Address, int] | None = None,
+        memory: HostMemory | None = None, incarnations: Mapping[Address, int] | None = None,
     ) -> None:  # fmt: skip
         check_book(me, book)
         frame = min(frame, LOCKED) if key_ring else frame
@@ -53,8 +53,8 @@ class ZmqTransport:
         roles = sorted(book)
         self.place = roles.index(me)
         self.memory = memory
-        self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None, lives)
-        self.life = self.inbox.lives[self.place]
+        self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None, incarnations)
+        self.incarnation = self.inbox.incarnations[self.place]
         self.home: list[Message] = []  # to myself
         self.links: dict[Address, PeerLink] = {}
         self.empty: set[Address] = set()  # roles in whose places nobody is
@@ -179,16 +179,22 @@ class ZmqTransport:
         return messages, [other for other in others if other in ready]
 
     @property
-    def born_again(self) -> dict[Address, int]:
-        """The lives of the roles that were."""
-        return {who: life for who, life in zip(self.inbox.book, self.inbox.lives, strict=True) if life}
+    def restarted(self) -> dict[Address, int]:
+        """The incarnations of the roles that were."""
+        return {
+            who: incarnation
+            for who, incarnation in zip(self.inbox.book, self.inbox.incarnations, strict=True)
+            if incarnation
+        }
 
-    def renew(self, who: Address, life: int, endpoint: str, unread: Sequence[Message], empty: bool = False) -> bool:
-        """Speak to this life of a role, and hear no earlier one, of which `unread` lies here; False: it does so.
+    def renew(
+        self, who: Address, incarnation: int, endpoint: str, unread: Sequence[Message], empty: bool = False
+    ) -> bool:
+        """Speak to this incarnation of a role, and hear no earlier one, of which `unread` lies here; False: it does so.
 
         Where its place is `empty`, what is sent to it is dropped.
         """
-        if not self.inbox.renew(who, life):
+        if not self.inbox.renew(who, incarnation):
             return False
         (self.empty.add if empty else self.empty.discard)(who)
         if link := self.links.pop(who, None):
@@ -197,7 +203,7 @@ class ZmqTransport:
             self.memory.renew(who)
         self.book = {**self.book, who: endpoint}
         self.credits.renew(who, unread)
-        self.sent[who] = self.received[who] = 0  # of the new life
+        self.sent[who] = self.received[who] = 0  # of the new incarnation
         return True
 
     def close(self, linger: float = 0.0) -> None:
@@ -221,7 +227,7 @@ class ZmqTransport:
             if self.key_ring:
                 socket.set(zmq.AFFINITY, LEAVING)
                 self.key_ring.open(socket, to)
-            self.links[to] = PeerLink(socket, self.book[to], self.token, self.life)
+            self.links[to] = PeerLink(socket, self.book[to], self.token, self.incarnation)
             if to in self.allowance:
                 self.links[to].bucket = LeakyBucket(self.allowance[to])
         return self.links[to]

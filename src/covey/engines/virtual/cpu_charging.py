@@ -19,7 +19,7 @@ from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.stall import blame
 from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.virtual.virtual_links import VirtualLinks
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Message, vectors
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
@@ -135,8 +135,8 @@ class CpuChargingEngine(VirtualEngine):
         self._computing.desks = self._wires.desks = self._desks
         self._wires.tolls = {True: cluster.local.cpu if cluster.local else FREE, False: cluster.link.cpu}
 
-    def _replaced(self, lost: VirtualActor, replica: Replica, life: Life) -> VirtualActor:
-        actor = super()._replaced(lost, replica, life)
+    def _replaced(self, lost: VirtualActor, replica: Replica, incarnation: Incarnation) -> VirtualActor:
+        actor = super()._replaced(lost, replica, incarnation)
         self._desks[actor] = RoleThreads(self._desks[lost].cores)
         return actor
 

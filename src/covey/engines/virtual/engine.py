@@ -13,14 +13,14 @@ from covey.engines.interrupt import interruptible
 from covey.engines.virtual.agenda import Agenda, few_collections
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.group_sums import GroupSums
-from covey.engines.virtual.lives import VirtualLives
 from covey.engines.virtual.run_faults import EngineParts, VirtualAttempt
 from covey.engines.virtual.run_scores import RunScores, Score
 from covey.engines.virtual.stall import blame, picture
 from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualWorld, received
 from covey.engines.virtual.virtual_links import VirtualLinks
+from covey.engines.virtual.virtual_membership import VirtualMembership
 from covey.errors import Stalled
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address, Message, check_finite
 from covey.model.replica import Replica
 from covey.model.scored import Snapshot
@@ -76,16 +76,18 @@ class VirtualEngine:
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
         self._undrawn = None if cluster.jitter else Random(0)  # from which nobody draws: one does for all
-        leased, elastic = plan.least > 0, attempt.rebirth is not None
-        life = Life(elastic=elastic, leased=leased, replicas=plan.replicas, resumed=leased and bool(attempt.states))
+        leased, elastic = plan.least > 0, attempt.replacement is not None
+        incarnation = Incarnation(
+            elastic=elastic, leased=leased, replicas=plan.replicas, resumed=leased and bool(attempt.states)
+        )
         for role in plan.roles:
             who, kept = role.address, attempt.states.get(role.address)
-            self._actors[who] = VirtualActor(role, replicas[who], self._world, life, kept, self._undrawn)
-        self._lives = VirtualLives(
-            self._agenda, self._actors, self._wires, attempt.rebirth, teller, self._replaced, self._begin,
+            self._actors[who] = VirtualActor(role, replicas[who], self._world, incarnation, kept, self._undrawn)
+        self._members = VirtualMembership(
+            self._agenda, self._actors, self._wires, attempt.replacement, teller, self._replaced, self._begin,
             self._deliver, self._advance,
         )  # fmt: skip
-        self._empty = self._lives.empty
+        self._empty = self._members.empty
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
             plan.check(actor.role, actor.replica)
@@ -96,9 +98,9 @@ class VirtualEngine:
             SavePoint: lambda thread, effect: None,
         })  # fmt: skip
         self._scores.attach(self._perform)
-        self._lives.watch(self._perform)
+        self._members.watch(self._perform)
         parts = EngineParts(
-            self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._lives
+            self._agenda, self._actors, self._wires, self._computing, teller, self._advance, self._members
         )
         attempt.attach(parts, self._perform, cluster.kills)
         self._scores.keeper = attempt.keeper
@@ -112,14 +114,14 @@ class VirtualEngine:
     def _make_computing(self) -> Computing:
         return Computing(self._cluster, self._agenda, self._watch, self._advance, self._deliver)
 
-    def _replaced(self, lost: VirtualActor, replica: Replica, life: Life) -> VirtualActor:
-        """The next life of a lost role, on the same machine."""
-        actor = VirtualActor(lost.role, replica, self._world, life, jitter=self._undrawn)
+    def _replaced(self, lost: VirtualActor, replica: Replica, incarnation: Incarnation) -> VirtualActor:
+        """The next incarnation of a lost role, on the same machine."""
+        actor = VirtualActor(lost.role, replica, self._world, incarnation, jitter=self._undrawn)
         actor.machine = lost.machine
         return actor
 
     def _begin(self, actor: VirtualActor) -> None:
-        self._agenda.at(self._agenda.now, self._advance, actor.open(self._lives.opened(actor), main=True))
+        self._agenda.at(self._agenda.now, self._advance, actor.open(self._members.opened(actor), main=True))
 
     def run(self) -> VirtualOutcome:
         """Perform the plan to its end; the initial weights are scored before, where there is a score."""
@@ -137,7 +139,7 @@ class VirtualEngine:
             self._begin(actor)
         try:
             with interruptible(lambda: self._agenda.at(self._agenda.now, self._scores.stop, "interrupted")):
-                agenda, empty = self._agenda, self._lives.empty
+                agenda, empty = self._agenda, self._members.empty
                 due = agenda.due
                 while self._open > len(empty):
                     if len(due) == agenda.outside:  # nothing more will happen by itself
@@ -156,7 +158,7 @@ class VirtualEngine:
         scores = self._scores
         return VirtualOutcome(
             seconds=self._agenda.now, samples=scores.teller.samples, stopped=scores.stopped or "budget",
-            snapshots=scores.model(), tallies=scores.teller.tallies, membership=self._lives.log.events,
+            snapshots=scores.model(), tallies=scores.teller.tallies, membership=self._members.log.events,
         )  # fmt: skip
 
     def _advance(self, thread: RoleProgram, value: Any) -> None:

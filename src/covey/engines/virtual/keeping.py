@@ -9,9 +9,9 @@ from covey.checkpoint import RoleState
 from covey.engines.pace import rests
 from covey.engines.process.role.saving import state_of
 from covey.engines.virtual.agenda import Agenda
-from covey.engines.virtual.lives import VirtualLives
 from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
+from covey.engines.virtual.virtual_membership import VirtualMembership
 from covey.message import Address
 from covey.observe.tally import Teller
 from covey.program import Receive, Sleep
@@ -33,7 +33,7 @@ class KeptEngine(Protocol):
     @property
     def teller(self) -> Teller: ...
     @property
-    def lives(self) -> VirtualLives: ...
+    def members(self) -> VirtualMembership: ...
     def perform(self, pending: Pending, _: Any = None) -> None: ...
 
 
@@ -89,12 +89,12 @@ class RunKeeper:
         return True
 
     def _settled(self) -> bool:
-        """Whether nobody is lost, and every new life knows where it goes on."""
+        """Whether nobody is lost, and every new incarnation knows where it goes on."""
         return all(not actor.lost and (actor.ended or actor.settled) for actor in self._present().values())
 
     def _present(self) -> dict[Address, VirtualActor]:
         """All but those whose seats are empty."""
-        empty = self._engine.lives.empty
+        empty = self._engine.members.empty
         return {who: actor for who, actor in self._engine.actors.items() if who not in empty}
 
     def _broken_off(self) -> bool:

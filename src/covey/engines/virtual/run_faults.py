@@ -17,10 +17,10 @@ from covey.engines.virtual.auto_workers import AutoWorkers
 from covey.engines.virtual.computing import Computing
 from covey.engines.virtual.keeping import RunKeeper
 from covey.engines.virtual.link_faults import Armed, LinkFaults
-from covey.engines.virtual.lives import Rebirth, VirtualLives
 from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
+from covey.engines.virtual.virtual_membership import Replacement, VirtualMembership
 from covey.errors import PeerLost
 from covey.membership import LeaveNotice
 from covey.message import Address
@@ -45,7 +45,7 @@ class EngineParts:
     computing: Computing
     teller: Teller
     advance: Callable[[RoleProgram, Any], None]
-    lives: VirtualLives
+    members: VirtualMembership
 
     def perform(self, pending: Performing, _: Any = None) -> None:
         """Perform an effect that was held up, and let its program go on."""
@@ -98,7 +98,7 @@ class RunFaults:
         self._links = links
         if any(fault.kind == "slow" for fault in self.plan.faults):
             parts.computing.slowness = self._slowness
-        if parts.lives.ranges:
+        if parts.members.ranges:
             handlers[Compute] = partial(self._before_batch, handlers[Compute])
         for fault in self._waiting:
             if fault.at is not None:
@@ -146,7 +146,7 @@ class RunFaults:
             STRIKES[fault.kind](self, fault, self._actor(fault.who[0]) if fault.who else None)
 
     def _actor(self, name: str) -> VirtualActor:
-        """The role of this name, in its present life."""
+        """The role of this name, in its present incarnation."""
         return self._parts.actors[self._names[name]]
 
     def _kill(self, fault: Fault, actor: VirtualActor) -> None:
@@ -154,7 +154,7 @@ class RunFaults:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
             how = obituary(self._parts.agenda.now, actor, self._parts.actors)
-            self._parts.lives.lose(actor.address, how, starting=fault.lasts)
+            self._parts.members.lose(actor.address, how, starting=fault.lasts)
 
     def _notice(self, fault: Fault, actor: VirtualActor) -> None:
         """Keep the run while the role is still there, if that is possible in time.
@@ -162,7 +162,7 @@ class RunFaults:
         Where workers come and go, it goes before its next batch, so that nothing of it is done in vain.
         """
         agenda = self._parts.agenda
-        if self._parts.lives.ranges:
+        if self._parts.members.ranges:
             self._warn(actor, fault)
             return agenda.from_outside(agenda.now + fault.lasts, self._end_notice, actor.name)
         agenda.from_outside(agenda.now + fault.lasts, self._leave, actor, fault)
@@ -174,7 +174,7 @@ class RunFaults:
             self.told.append(f"{fault}: {actor.name} had ended before")
         else:
             how = f"{actor.name} left at {clock(self._parts.agenda.now)}, after a notice"
-            self._parts.lives.lose(actor.address, how)
+            self._parts.members.lose(actor.address, how)
 
     def _before_batch(self, act: Act, thread: RoleProgram, effect: Any) -> Any:
         if thread.actor.name not in self._noticed or (thread.actor.role.warned and effect.load):
@@ -192,24 +192,24 @@ class RunFaults:
     def _warn(self, actor: VirtualActor, fault: Fault) -> None:
         self._noticed[actor.name] = fault
         if actor.role.warned and not actor.ended:
-            self._parts.lives.deliver(actor, LeaveNotice(sender=actor.address))
+            self._parts.members.deliver(actor, LeaveNotice(sender=actor.address))
 
     def _end_notice(self, name: Host, _: Any) -> None:
         if fault := self._noticed.pop(name, None):
             self._depart(fault, self._actor(name))
 
     def _begin_empty(self, name: str, _: Any) -> None:
-        self._parts.lives.vacate(self._actor(name))
+        self._parts.members.vacate(self._actor(name))
 
     def _depart(self, fault: Fault, actor: VirtualActor) -> None:
-        if self._parts.lives.away(actor.address) or (actor.ended and not actor.lost):
+        if self._parts.members.away(actor.address) or (actor.ended and not actor.lost):
             self.told += [] if fault.optional else [f"{fault}: {actor.name} was not there"]
         else:
-            self._parts.lives.leave(actor.address, "left after a notice" if fault.kind == "notice" else "left")
+            self._parts.members.leave(actor.address, "left after a notice" if fault.kind == "notice" else "left")
 
     def _join(self, fault: Fault, actor: VirtualActor) -> None:
-        if self._parts.lives.away(actor.address):
-            self._parts.lives.join(actor.address)
+        if self._parts.members.away(actor.address):
+            self._parts.members.join(actor.address)
         else:
             self.told.append(f"{fault}: {actor.name} was there")
 
@@ -272,7 +272,7 @@ class VirtualAttempt:
     before: str = ""  # its strategy, where that divided the model in another way
     faults: RunFaults | None = None
     keeper: RunKeeper | None = None
-    rebirth: Rebirth | None = None  # how lost workers are replaced
+    replacement: Replacement | None = None  # how lost workers are replaced
     auto: AutoWorkers | None = None  # who decides how many workers there are
     log: MembershipLog = field(default_factory=MembershipLog)  # of all attempts
     reads: VirtualReads | None = None  # of all attempts: what reading samples takes, where the cluster says so
@@ -286,7 +286,7 @@ class VirtualAttempt:
         if self.faults is not None:
             self.faults.attach(parts, handlers, self.keeper)
         if self.auto is not None and self.faults is not None:
-            self.auto.attach(parts.lives, self.faults.release)
+            self.auto.attach(parts.members, self.faults.release)
         if self.keeper is not None:
             self.keeper.attach(parts)
 

@@ -51,9 +51,9 @@ class ScoredStates:
 
     def _showing(self) -> list[Role]:
         """Those that show their parts; of the copies of a server, the one that leads."""
-        lives = {who: actor.life.number for who, actor in self._actors.items()}
+        incarnations = {who: actor.incarnation.number for who, actor in self._actors.items()}
         there = {who for who, actor in self._actors.items() if actor.settled and not actor.lost}
-        return [role for role in self._shown if role.address == leader(role, there, lives)]
+        return [role for role in self._shown if role.address == leader(role, there, incarnations)]
 
     def spread(self, score: float | None) -> None:
         """Let all roles know the last score, where a scheduler follows it."""

@@ -17,7 +17,7 @@ from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.interrupted_work import InterruptedWork
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address, Message, vectors
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Memory, Node, Receive, Send
@@ -134,13 +134,14 @@ class VirtualActor:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "address", "begun", "between", "compute", "ended", "heard", "held", "host", "life", "links", "lost", "machine",
-        "mailbox", "memories", "name", "node", "pace", "replica", "role", "settled", "step", "threads", "waiting",
-        "world",
+        "address", "begun", "between", "compute", "ended", "heard", "held", "host", "incarnation", "links", "lost",
+        "machine", "mailbox", "memories", "name", "node", "pace", "replica", "role", "settled", "step", "threads",
+        "waiting", "world",
     )  # fmt: skip
 
     def __init__(
-        self, role: Role, replica: Replica, world: VirtualWorld, life: Life, kept: RoleState | None = None,
+        self, role: Role, replica: Replica, world: VirtualWorld, incarnation: Incarnation,
+        kept: RoleState | None = None,
         jitter: Random | None = None,
     ) -> None:  # fmt: skip
         plan, links = world.plan, world.links
@@ -152,9 +153,9 @@ class VirtualActor:
         self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else None, self.begun or 0)
         self.step = self.pace.step
         self.memories = Remembered(role.address, kept)
-        self.life, self.lost = life, False
-        self.settled = not life.number  # a new life knows where it goes on
-        rng = chance(plan.seed, role.alias or role.address, f"life {life.number}" if life.number else "")
+        self.incarnation, self.lost = incarnation, False
+        self.settled = not incarnation.number  # a new incarnation knows where it goes on
+        rng = chance(plan.seed, role.alias or role.address, f"life {incarnation.number}" if incarnation.number else "")
         self.node = Node(role.address, plan.limits, self, rng, plan.seed)
         self.compute = ActorCompute(jitter or chance(plan.seed, role.address, "jitter"))
         self.threads: list[RoleProgram] = []
@@ -228,7 +229,7 @@ class VirtualActor:
     def measure(self, kind: str, value: float) -> None:
         self.world.links.measured(self.address, kind, value)
 
-    def lives(self, who: Address) -> object:
+    def machine_of(self, who: Address) -> object:
         return self.world.actors[who].machine
 
     def forget_sums(self) -> None:

@@ -29,7 +29,7 @@ class VirtualLinks:
         self._actors: Mapping[Address, VirtualActor] = {}
         self._serial = count()
         self._full: dict[VirtualLink, None] = {}  # on which a sender waits for room
-        self._orphans: dict[int, Message] = {}  # unread messages of earlier lives, by their identity
+        self._orphans: dict[int, Message] = {}  # unread messages of earlier incarnations, by their identity
         self._arrived: Callable[[MessageInFlight], None]
         self._crossed: Callable[[MessageInFlight, Any], None]
         self._admitted: Callable[[RoleProgram], None]
@@ -156,12 +156,12 @@ class VirtualLinks:
             self._look(link)
 
     def dropped(self, flight: MessageInFlight) -> None:
-        """It has come to nobody, or from an earlier life of its sender."""
+        """It has come to nobody, or from an earlier incarnation of its sender."""
         flight.link.under_way -= flight.weight
         self._look(flight.link)
 
     def replaced(self, lost: VirtualActor) -> None:
-        """A role was restarted: its new life has links of its own, both ways."""
+        """A role was restarted: its new incarnation has links of its own, both ways."""
         for actor in self._actors.values():
             actor.links.pop(lost.address, None)
             for message in actor.mailbox.waiting:

@@ -14,8 +14,9 @@ AWAITED = 90.0  # seconds without any host after which none is expected any more
 class HostPresence:
     """The hosts that are there, and those that may come again.
 
-    A host whose connection broke is lost, because bytes may be. Each time one is lost its life has another number; it
-    is there again when its beats have that number, which it gets when it has ended all replicas of an earlier life.
+    A host whose connection broke is lost, because bytes may be. Each time one is lost its incarnation has another
+    number; it is there again when its beats have that number, which it gets when it has ended all of its earlier
+    replicas.
 
     Args:
         count: How many hosts there are; at first none is there.
@@ -23,7 +24,7 @@ class HostPresence:
 
     def __init__(self, count: int) -> None:
         self._there: dict[int, int] = {}  # how many words came from each host
-        self._lives = dict.fromkeys(range(count), 0)
+        self._incarnations = dict.fromkeys(range(count), 0)
         self._ended: set[int] = set()  # hosts that will not come back
         self._silence: Silence[int] = Silence(SILENT)
         self._last = 0.0  # when a host was there last
@@ -36,15 +37,15 @@ class HostPresence:
     @property
     def awaited(self) -> bool:
         """Whether hosts that are not there may come again."""
-        return len(self._ended) < len(self._lives) and self._silence.awake - self._last < AWAITED
+        return len(self._ended) < len(self._incarnations) and self._silence.awake - self._last < AWAITED
 
     def hear(self, host: int, word: Up) -> RenewHost | None:
         """A host has said something; what to answer."""
         if host in self._there:
             self._there[host] += 1
         elif isinstance(word, HostBeat) and host not in self._ended:
-            if word.life != self._lives[host]:
-                return RenewHost(self._lives[host])
+            if word.incarnation != self._incarnations[host]:
+                return RenewHost(self._incarnations[host])
             self._there[host] = 1
         return None
 
@@ -63,5 +64,5 @@ class HostPresence:
         """A host is not there any more; whether it was."""
         if self._there.pop(host, None) is None:
             return False
-        self._lives[host] += 1
+        self._incarnations[host] += 1
         return True

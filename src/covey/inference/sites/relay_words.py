@@ -56,15 +56,15 @@ class LinkEnded(RelayWord, frozen=True):
 
 
 class HostBeat(RelayWord, frozen=True):
-    """The host is there, in the life of this number."""
+    """The host is there, in the incarnation of this number."""
 
-    life: int
+    incarnation: int
 
 
 class RenewHost(RelayWord, frozen=True):
-    """The host was lost: end all replicas, and begin the life of this number."""
+    """The host was lost: end all replicas, and begin the incarnation of this number."""
 
-    life: int
+    incarnation: int
 
 
 class LeaveHost(RelayWord, frozen=True):

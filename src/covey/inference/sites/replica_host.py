@@ -74,7 +74,7 @@ class ReplicaHost:
         self._line, self._token, self._forks = line, given.contacts.token, forks
         self._links: dict[int, RelayedLink] = {}
         self._ranks: dict[int, int] = {}  # by the numbers of their links
-        self._life = 0  # grows each time that the front takes this host for lost
+        self._incarnation = 0  # grows each time that the front takes this host for lost
         self._told = 0.0
 
     def run(self) -> None:
@@ -82,7 +82,7 @@ class ReplicaHost:
         going = True
         while going:
             if time.monotonic() - self._told >= BEAT:
-                self._tell(HostBeat(self._life))
+                self._tell(HostBeat(self._incarnation))
             poller = zmq.Poller()
             poller.register(self._line, zmq.POLLIN)
             for link in self._links.values():
@@ -103,11 +103,11 @@ class ReplicaHost:
                 self._ranks[number] = rank
             case EndHere(number) if number in self._links:
                 self._end(self._links[number])
-            case RenewHost(life) if life > self._life:
+            case RenewHost(incarnation) if incarnation > self._incarnation:
                 for link in list(self._links.values()):
                     self._end(link)
-                self._life = life
-                self._tell(HostBeat(life))
+                self._incarnation = incarnation
+                self._tell(HostBeat(incarnation))
             case RelayedBytes(number, data) if number in self._links:
                 if not self._links[number].write(data):
                     self._ended(self._links[number])

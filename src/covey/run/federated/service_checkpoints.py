@@ -20,7 +20,7 @@ from covey.engines.remembered import Remembered
 from covey.engines.transport.refusals import Refusals
 from covey.errors import CheckpointError
 from covey.federated.messages import COORDINATOR
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.model.replica import Replica
 from covey.observe.facts import RunOrigin
 from covey.observe.membership import RoundLog, RoundRecord
@@ -38,12 +38,12 @@ class BetweenRounds:
     pace: Pace
     memories: Remembered
     rng: Random
-    life: Life
+    incarnation: Incarnation
     mailbox: Mailbox
 
     @staticmethod
     def of(role: KeptRole) -> BetweenRounds:
-        return BetweenRounds(role.pace, role.memories, role.rng, role.life, Mailbox(lambda message: None))
+        return BetweenRounds(role.pace, role.memories, role.rng, role.incarnation, Mailbox(lambda message: None))
 
 
 class ServiceCheckpoints:

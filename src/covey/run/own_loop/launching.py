@@ -179,7 +179,7 @@ def _processes(engine: Engine | None, loop: Loop) -> StartableProcesses:
     return kind(places, terms, joined_role.__name__, loop.script.path, loop.handed, loop.plan.roles)
 
 
-def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
+def lead(loop: Loop, start_processes: Callable[[], StartableProcesses], interrupt: Interrupt) -> Result:
     """Run the loop with the processes of an engine, until all have ended."""
     given = loop.options
     kept, run = kept_run(given.checkpoints, loop.run)
@@ -190,14 +190,14 @@ def lead(loop: Loop, muster: Callable[[], StartableProcesses], interrupt: Interr
     with first.told(loop.kept), interruptible(interrupt):
         result = restarts.run(
             Attempt(kept, run, log=restarts.failures.log),
-            lambda attempt: _lead(loop, muster, checkpoints, interrupt, attempt),
+            lambda attempt: _lead(loop, start_processes, checkpoints, interrupt, attempt),
         )
         result.keep_origins(list(loop.origins))
         return first.finish(result)
 
 
 def _lead(
-    loop: Loop, muster: Callable[[], StartableProcesses], checkpoints: CheckpointDirectory | None,
+    loop: Loop, start_processes: Callable[[], StartableProcesses], checkpoints: CheckpointDirectory | None,
     interrupt: Interrupt, attempt: Attempt,
 ) -> Result:  # fmt: skip
     """One attempt, with new processes."""
@@ -205,9 +205,9 @@ def _lead(
 
     def pack(contacts: Contacts) -> bytes:
         # one that is restarted takes what it must know from the others, who have come further than the checkpoint
-        return msgspec.msgpack.encode(loop.work(contacts, None if contacts.lives else attempt.kept))
+        return msgspec.msgpack.encode(loop.work(contacts, None if contacts.incarnations else attempt.kept))
 
-    with muster() as processes:
+    with start_processes() as processes:
         board = processes.start(plan.roles, f"{joined_role.__name__}:enter", pack, loop.handed)
         file = processes.directory / "model.safetensors"
         wishes = RunWishes(

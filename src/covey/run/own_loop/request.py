@@ -13,7 +13,7 @@ from covey.engines.process.contacts import Contacts
 from covey.errors import PlanError
 from covey.observe.facts import RunOrigin
 from covey.observe.membership import MembershipEvent
-from covey.run.checks import check_rebirth_of_loops
+from covey.run.checks import check_continue_of_loops
 from covey.run.options import Options
 from covey.run.roles import RoleWork
 from covey.spec import Spec
@@ -87,6 +87,6 @@ def loop_of(script: Script, strategy: str | Spec, workers: int, given: Options, 
     roles = tuple(chosen.layout(workers, given.training.servers))
     plan = Plan(
         roles=roles, limits=(given.budget.steps,) * workers, lockstep=chosen.lockstep, in_step=chosen.in_step,
-        seed=given.training.seed, elastic=check_rebirth_of_loops(chosen, roles, given),
+        seed=given.training.seed, elastic=check_continue_of_loops(chosen, roles, given),
     )  # fmt: skip
     return Loop(script=script, spec=spec, strategy=chosen, plan=plan, options=given, threads=threads)

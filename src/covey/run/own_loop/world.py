@@ -1,6 +1,6 @@
 """The world that started this process (torchrun, mpirun, srun): `covey.join` joins it, with one worker in each rank.
 
-The user's loop stays in the rank's own process. Rank 0 starts the launcher beside itself; servers are born beside the
+The user's loop stays in the rank's own process. Rank 0 starts the launcher beside itself; servers start beside the
 ranks, and run the script up to `join`. A thread of each rank ends the rank when the run has failed.
 """
 
@@ -127,7 +127,7 @@ class WorldRank:
         self.site = threading.Thread(target=self._host, args=(config,), name="site", daemon=True)
         self.site.start()
         atexit.register(self._quit)
-        job = self.roles.born.get()
+        job = self.roles.jobs.get()
         self._hear_signals()
         work = works.read(job.work, "the launcher")
         mine = loop.strategy.text

@@ -100,12 +100,12 @@ def _lead(brief: RankRequest, line: socket.socket) -> None:
     interrupt = Interrupt()
     places = WorldPlaces(brief, line, interrupt)
 
-    def muster() -> ClusterProcesses:
+    def start_processes() -> ClusterProcesses:
         return ClusterProcesses(
             places, terms_of(given, loop.threads), joined_role.__name__, brief.path, b"", loop.plan.roles
         )
 
-    lead(loop, muster, interrupt)
+    lead(loop, start_processes, interrupt)
 
 
 if __name__ == "__main__":

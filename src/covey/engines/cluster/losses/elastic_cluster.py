@@ -85,13 +85,13 @@ class ElasticCluster(ClusterProcesses):
             self.homes[who] = emptiest(sites, others, self.copies[who])
         return bool(sites)
 
-    def renew(self, who: Address, lives: Mapping[Address, int]) -> str:
-        """Start a lost role again, in the newest of these lives; its endpoint, whose port it chooses itself."""
+    def renew(self, who: Address, incarnations: Mapping[Address, int]) -> str:
+        """Start a lost role again, in the newest of these incarnations; its endpoint, whose port it chooses itself."""
         number = self.homes[who].number
         endpoint = this_host.endpoint(self.arrived[number].address)
         book = {**self.contacts.book, str(who): endpoint}
-        known = {str(address): life for address, life in lives.items()}
-        self.contacts = msgspec.structs.replace(self.contacts, book=book, lives=known)
+        known = {str(address): incarnation for address, incarnation in incarnations.items()}
+        self.contacts = msgspec.structs.replace(self.contacts, book=book, incarnations=known)
         self.gate.tell(number, RenewRole(who, self.pack(self.keys.added(self.contacts, [who]))))
         self.away[who] = number
         return endpoint
@@ -131,7 +131,7 @@ class ElasticCluster(ClusterProcesses):
             else:
                 self._send(who, number)
 
-        self.faults.strike({who: self.contacts.lives.get(str(who), 0) for who in self.alive}, send)
+        self.faults.strike({who: self.contacts.incarnations.get(str(who), 0) for who in self.alive}, send)
         gone = [(who, self.faults.told(who, how)) for who, how in super().exits()]
         return [*((who, describe(-signal.SIGTERM)) for who in departed), *gone]
 

@@ -20,7 +20,7 @@ class LostSites:
     def __init__(self, places: Places, configure: Callable[[int], SiteConfig], patience: float) -> None:
         """`patience` is for how many seconds a site that was started again may take until it arrives."""
         self.places, self.configure, self.patience = places, configure, patience
-        self.lives: Counter[int] = Counter()
+        self.incarnations: Counter[int] = Counter()
         self.away: set[int] = set()
         self.invited: dict[int, float] = {}  # of these, the sites that are on their way, and since when
         self.looked: dict[int, float] = {}
@@ -35,7 +35,7 @@ class LostSites:
         self.invited.pop(number, None)
 
     def is_here(self, number: int, renew: Callable[[int, int], None]) -> bool:
-        """Whether a site is there; one that is not is started if its host is. `renew` hears of its number and life."""
+        """Whether a site is there; else it is started if its host is. `renew` hears its number and incarnation."""
         if number not in self.away:
             return True
         now = time.monotonic()
@@ -44,8 +44,8 @@ class LostSites:
         if number in self.refused or waits or now - self.looked.get(number, -LOOK) < LOOK:
             return False
         self.looked[number] = now
-        life = self.lives[number] + 1
-        if self.places.invite_again(msgspec.structs.replace(self.configure(number), life=life)):
-            self.lives[number], self.invited[number] = life, now
-            renew(number, life)
+        incarnation = self.incarnations[number] + 1
+        if self.places.invite_again(msgspec.structs.replace(self.configure(number), incarnation=incarnation)):
+            self.incarnations[number], self.invited[number] = incarnation, now
+            renew(number, incarnation)
         return False

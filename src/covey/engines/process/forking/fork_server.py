@@ -43,7 +43,7 @@ class RoleJob(Secretive, frozen=True, kw_only=True):
     handed: bytes = b""  # a task of the launcher's memory; it came through pipes, never through a socket of covey's
 
 
-class NextLife(Secretive, frozen=True, kw_only=True):
+class NextIncarnation(Secretive, frozen=True, kw_only=True):
     """A role whose process was lost is to be forked again, with other work."""
 
     who: Address
@@ -75,7 +75,7 @@ class RoleExit(msgspec.Struct, frozen=True, tag=True):
 
 
 _jobs: WireFormat[RoleJob] = WireFormat("job for the parent of roles", RoleJob)
-_lives: WireFormat[NextLife] = WireFormat("next life of a role", NextLife)
+_incarnations: WireFormat[NextIncarnation] = WireFormat("next incarnation of a role", NextIncarnation)
 told: WireFormat[ServerWarm | RolesStarted | RoleStarted | RoleExit] = WireFormat(
     "word of the parent of roles", ServerWarm | RolesStarted | RoleStarted | RoleExit
 )
@@ -126,9 +126,9 @@ def _raise_roles(line: socket.socket, job: RoleJob, children: dict[int, Address]
 
 
 def _fork_again(line: socket.socket, job: RoleJob, entry: Entry) -> tuple[int, Address] | None:
-    """The next life of a role, as the launcher asks for it; nothing if the launcher is gone."""
+    """The next incarnation of a role, as the launcher asks for it; nothing if the launcher is gone."""
     try:
-        wish = _lives.read(read(line), "the launcher")
+        wish = _incarnations.read(read(line), "the launcher")
     except (SystemExit, OSError):
         return None
     pid = _fork(line, msgspec.structs.replace(job, work=wish.work), entry, wish.who)
@@ -173,8 +173,8 @@ def _watch(
         poll.register(handle, select.POLLIN)
     while not launcher.stands_still():
         for ready, _ in poll.poll(launcher.pause):
-            if ready == line.fileno() and (born := fork_again()):
-                pid, children[born[0]] = born
+            if ready == line.fileno() and (forked := fork_again()):
+                pid, children[forked[0]] = forked
                 handles[handle := os.pidfd_open(pid)] = pid
                 poll.register(handle, select.POLLIN)
                 continue

@@ -143,7 +143,7 @@ class ForkedParent:
 
     def __init__(self, server: ForkingServer, report: socket.socket) -> None:
         self.server, self.report = server, report
-        self.born = 0  # its number
+        self.forked_pid = 0  # its number
         self.process = -1  # readable when it has ended
         self.end = ""
         self.hears = True  # the server may report more
@@ -153,12 +153,12 @@ class ForkedParent:
     def pid(self) -> int:
         """Its process number; before it is forked, the server's."""
         self._hear(0.0)
-        return self.born or self.server.pid
+        return self.forked_pid or self.server.pid
 
     def signs(self) -> dict[str, tuple[int, object]]:
         """An idle server uses no CPU, so that it counts as silent only while it is stopped."""
         pid, server = self.pid, self.server.pid
-        if not self.born:
+        if not self.forked_pid:
             return {SERVER: (server, liveness.cpu(server))}
         idle = "stopped" if self.server.stopped() else time.monotonic()
         return {PARENT: (pid, liveness.cpu(pid)), SERVER: (server, idle)}
@@ -166,10 +166,10 @@ class ForkedParent:
     def signal(self, number: signal.Signals) -> None:
         """Ctrl-Z stops the server too; what kills the run leaves it for the next one. Called by a signal handler."""
         if not self.hearing:  # else the handler has interrupted that
-            self._hear(0.0)  # of its birth, perhaps
+            self._hear(0.0)  # that it was forked, perhaps
         groups = [self.server.pid] if number != signal.SIGKILL and self.server.own() else []
-        if self.born and (self.hears or not self._has_ended(0.0)):  # else its number may be free
-            groups.append(self.born)
+        if self.forked_pid and (self.hears or not self._has_ended(0.0)):  # else its number may be free
+            groups.append(self.forked_pid)
         for group in groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, number)
@@ -197,9 +197,9 @@ class ForkedParent:
     def _pid_known(self, patience: float) -> bool:
         """Whether it was forked; waits for a server that is about to fork, not for one that imports."""
         self._hear(0.0)
-        if not self.born and not self.server.imports():
+        if not self.forked_pid and not self.server.imports():
             self._hear(patience)
-        return bool(self.born)
+        return bool(self.forked_pid)
 
     def _has_ended(self, patience: float) -> bool:
         poll = select.poll()
@@ -223,7 +223,7 @@ class ForkedParent:
         match reports.read(read(self.report), SERVER):
             case Forked(pid):
                 (self.process,) = handles.take(self.report, 1)
-                self.born = pid
+                self.forked_pid = pid
             case Ended(code):
                 self.end = f"{PARENT} {describe(code)}"
             case ForkRefused(why):

@@ -26,7 +26,7 @@ from covey.engines.process import liveness
 from covey.engines.process.child_process import Launcher, read, write
 from covey.engines.process.forking import fork_server
 from covey.engines.process.forking.fork_server import (
-    NextLife,
+    NextIncarnation,
     RoleExit,
     RoleJob,
     RolesStarted,
@@ -123,7 +123,7 @@ class RoleProcesses:
         self.alive.add(who)
         self.pids.pop(who, None)
         try:
-            write(self.line, msgspec.msgpack.encode(NextLife(who=who, work=work)))
+            write(self.line, msgspec.msgpack.encode(NextIncarnation(who=who, work=work)))
         except OSError:
             raise self._lost() from None
 

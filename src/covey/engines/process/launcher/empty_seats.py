@@ -38,7 +38,7 @@ class HeardWords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """How lost workers are restarted: counted, and started in the newest of all lives, at an endpoint of their own."""
+    """How lost workers are restarted: counted, and started in the newest incarnation, at an endpoint of their own."""
 
     deaths: Deaths
     start: Callable[[Address, Mapping[Address, int]], str]
@@ -51,12 +51,12 @@ class Renewal:
     renewable: Callable[[Address], bool] = lambda who: True  # whether the host of a lost one is there
     patience: float = math.inf  # seconds that others may wait for a host
 
-    def endpoint_of_nobody(self, who: Address, life: int) -> str:
+    def endpoint_of_nobody(self, who: Address, incarnation: int) -> str:
         """Where the others send, and nobody hears, while a seat is empty."""
-        return f"{self.nowhere}{who.rank}.{life}"
+        return f"{self.nowhere}{who.rank}.{incarnation}"
 
     def due(self, seat: EmptySeat) -> bool:
-        """Whether the next life of a lost one can begin now; if others wait in vain for its host, the run ends."""
+        """Whether the next incarnation of a lost one can begin now; if others wait in vain the run ends."""
         now = time.monotonic()
         if now < seat.due:
             return False
@@ -81,25 +81,25 @@ def cause_of(how: str) -> str:
 
 @dataclass(slots=True)
 class EmptySeat:
-    """A worker that was lost: when, how, and how far its next life has come."""
+    """A worker that was lost: when, how, and how far its next incarnation has come."""
 
     who: Address
-    life: int
+    incarnation: int
     event: MembershipEvent
     step: int  # in which it was last seen
     died: float
-    due: float  # when its next life may begin
+    due: float  # when its next incarnation may begin
     forked: bool = False
     bound: bool = False  # its endpoint is known
     ready: bool = False
-    told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new life already
+    told: dict[Address, control.Installed] = field(default_factory=dict)  # who speaks to the new incarnation already
     missed: bool = True  # the others may wait for it from the beginning
     wanted: bool = False  # they will, as soon as its endpoint is known
-    announced: bool = False  # the others know of its next life, and may wait for it
+    announced: bool = False  # the others know of its next incarnation, and may wait for it
 
     @property
     def unseated(self) -> bool:
-        """Whether all others go on without it, as they do not know of its next life yet."""
+        """Whether all others go on without it, as they do not know of its next incarnation yet."""
         return not self.missed and not self.announced
 
     def filled(self, now: float, count: int) -> str:
@@ -118,20 +118,22 @@ class EmptySeats(dict[Address, EmptySeat]):
 
     @property
     def unknown(self) -> set[Address]:
-        """To whose next lives nobody speaks yet."""
+        """To whose next incarnations nobody speaks yet."""
         return {who for who, seat in self.items() if not seat.announced}
 
     def unseated(self, besides: EmptySeat | None = None) -> EmptySeats:
         """Besides this one, those that are empty for all others, while somebody is being built for them."""
         return EmptySeats((who, seat) for who, seat in self.items() if seat is not besides and seat.unseated)
 
-    def known_lives(self, seat: EmptySeat, lives: Mapping[Address, int], empty: set[Address]) -> dict[Address, int]:
+    def known_incarnations(
+        self, seat: EmptySeat, incarnations: Mapping[Address, int], empty: set[Address]
+    ) -> dict[Address, int]:
         """What one that is built for a seat knows of all others.
 
-        A life that the others do not know yet is told when they do, and so is that a seat is empty.
+        An incarnation that the others do not know yet is told when they do, and so is that a seat is empty.
         """
         unknown, unseated = self.unknown - {seat.who} | empty, self.unseated(seat)
-        return {who: life - (who in unknown) - (who in unseated) for who, life in lives.items()}
+        return {who: incarnation - (who in unknown) - (who in unseated) for who, incarnation in incarnations.items()}
 
 
 class Introductions:
@@ -152,39 +154,39 @@ class Introductions:
         return self.renewal
 
     def bind(self, seat: EmptySeat, heard: HeardWords) -> None:
-        """Where roles choose their ports, a new life says which, and learns those of the others."""
+        """Where roles choose their ports, a new incarnation says which, and learns those of the others."""
         if word := heard.inbox.get(control.Bound, {}).pop(seat.who, None):
             self.book[str(seat.who)] = word.endpoint
             self.board.tell([seat.who], control.Endpoints(self.book))
             self.bound(seat, word.endpoint)
 
     def bound(self, seat: EmptySeat, endpoint: str) -> None:
-        """The endpoint of a new life is known; where others wait for it, they hear of it."""
+        """The endpoint of a new incarnation is known; where others wait for it, they hear of it."""
         seat.bound, self.endpoints[seat.who] = True, endpoint
         seat.missed |= seat.wanted
         if seat.missed:
             self.announce(seat)
 
     def announce(self, seat: EmptySeat) -> None:
-        """Have the others speak to a new life, for which they wait from then on; who is being built hears it later."""
+        """Have the others speak to a new incarnation, for which they wait from then on; those being built do later."""
         seat.announced = True
         building = {who for who, other in self.seats.items() if not other.ready}
         self.install(seat.who, [who for who in self.listeners(seat) if who not in building])
 
     def introduce(self, seat: EmptySeat) -> None:
-        """Tell a new life of all roles that have had an earlier life."""
+        """Tell a new incarnation of all roles that have had an earlier incarnation."""
         for who in self.endpoints.keys() - self.seats.unknown - {seat.who}:  # all that were restarted, or are gone
             self.install(who, [seat.who])
         for who, other in self.seats.unseated(seat).items():
-            nowhere = self.renewed.endpoint_of_nobody(who, other.life - 1)
-            self.board.tell([seat.who], control.Install(who, other.life - 1, nowhere, empty=True))
+            nowhere = self.renewed.endpoint_of_nobody(who, other.incarnation - 1)
+            self.board.tell([seat.who], control.Install(who, other.incarnation - 1, nowhere, empty=True))
 
     def listeners(self, seat: EmptySeat) -> list[Address]:
-        """Who must speak to the new life before it enters: all that the others know."""
+        """Who must speak to the new incarnation before it enters: all that the others know."""
         gone = self.seats.unknown | self.finished | {seat.who}
         return [who for who in (*self.roster.roles, SCORER) if who not in gone]
 
     def install(self, who: Address, listeners: Sequence[Address]) -> None:
         """Have these roles drop their links to a role's earlier process, and speak to its present one."""
-        life, empty = self.renewed.deaths.lives[who], who in self.empty
-        self.board.tell(listeners, control.Install(who, life, self.endpoints[who], empty))
+        incarnation, empty = self.renewed.deaths.incarnations[who], who in self.empty
+        self.board.tell(listeners, control.Install(who, incarnation, self.endpoints[who], empty))

@@ -32,7 +32,7 @@ class CheckpointKeeper:
         self.checkpoints, self.interval, self.monitor, self.say = checkpoints, interval, monitor, say
         self.last = False  # no other checkpoint follows
         self._run: RunRecord | None = None  # of the one that is being written
-        self._lives: dict[Address, int] = {}  # of the roles that copied their state for it
+        self._incarnations: dict[Address, int] = {}  # of the roles that copied their state for it
         self._folder: AbstractContextManager[Path] | None = None
         self._place = Path()
         self._commit: Thread | None = None
@@ -52,7 +52,7 @@ class CheckpointKeeper:
 
     def _over(self) -> bool:
         """Whether nothing can be kept any more, as a worker was lost after its last step, with its state."""
-        lost = self.monitor.rebirths.finished - self.monitor.rebirths.empty
+        lost = self.monitor.restarts.finished - self.monitor.restarts.empty
         if lost and not self._told_over:
             self._told_over = True
             names = ", ".join(map(str, sorted(lost)))
@@ -61,8 +61,12 @@ class CheckpointKeeper:
 
     def _gone(self) -> list[Address]:
         """The roles that were lost before they had written what they had copied."""
-        rebirths, saved = self.monitor.rebirths, self.monitor.inbox.setdefault(control.Saved, {})
-        lost = [who for who, life in self._lives.items() if who in rebirths.finished or rebirths.life(who) != life]
+        restarts, saved = self.monitor.restarts, self.monitor.inbox.setdefault(control.Saved, {})
+        lost = [
+            who
+            for who, incarnation in self._incarnations.items()
+            if who in restarts.finished or restarts.incarnation(who) != incarnation
+        ]
         return [who for who in lost if who not in saved]
 
     def copy(self, record: Callable[[], RunRecord]) -> None:
@@ -74,10 +78,10 @@ class CheckpointKeeper:
         except OSError as error:
             self._folder, why = None, str(error)
         if self._folder:
-            rebirths = self.monitor.rebirths
-            self._lives = {who: rebirths.life(who) for who in self.roles if who not in rebirths.empty}
-            self.monitor.board.tell(list(self._lives), control.Save(str(self._place)))
-            self.monitor.collect(control.Copied, self._lives)
+            restarts = self.monitor.restarts
+            self._incarnations = {who: restarts.incarnation(who) for who in self.roles if who not in restarts.empty}
+            self.monitor.board.tell(list(self._incarnations), control.Save(str(self._place)))
+            self.monitor.collect(control.Copied, self._incarnations)
             self._run = record()
         else:
             self.say(self._failed(why))
@@ -90,7 +94,7 @@ class CheckpointKeeper:
         """Commit when all roles have written; report when that is done. Never waits."""
         if self._run and not self._commit and not self._awaited():
             lost, box = self._gone(), self.monitor.inbox[control.Saved]
-            words = {who: box.pop(who) for who in self._lives if who in box}
+            words = {who: box.pop(who) for who in self._incarnations if who in box}
             whys = [f"{who}: {word.why}" for who, word in words.items() if word.why]
             self._why = next(iter(whys + [f"{who} was lost before it had written its state" for who in lost]), "")
             self.interval.wrote(sum(word.seconds for word in words.values()))
@@ -117,7 +121,7 @@ class CheckpointKeeper:
     def _awaited(self) -> list[Address]:
         """Who is still writing."""
         saved, gone = self.monitor.inbox.setdefault(control.Saved, {}), self._gone()
-        return [who for who in self._lives if who not in saved and who not in gone]
+        return [who for who in self._incarnations if who not in saved and who not in gone]
 
     def close(self) -> None:
         """The run is over, however: what is written but for the commit is committed, what is not is removed."""
@@ -151,9 +155,7 @@ class CheckpointKeeper:
 class RunRecorder:
     """Writes down how far a run is: `run` is what does not change while it goes."""
 
-    def __init__(
-        self, run: RunRecord | None, limits: Sequence[int | None], roster: Roster, referee: Referee
-    ) -> None:
+    def __init__(self, run: RunRecord | None, limits: Sequence[int | None], roster: Roster, referee: Referee) -> None:
         self.run, self.limits, self.roster, self.referee = run, limits, roster, referee
 
     def record(self, seconds: float) -> RunRecord:

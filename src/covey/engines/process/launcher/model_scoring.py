@@ -24,7 +24,7 @@ from covey.observe.tally import read_measured
 class StepPauses:
     """Where workers take their steps together, each is told in advance the step before whose gradient it pauses.
 
-    A worker that was born again is told so, too: all of them come to that step before the model is scored.
+    A worker that was restarted is told so, too: all of them come to that step before the model is scored.
     """
 
     def __init__(self, monitor: Monitor, referee: Referee) -> None:
@@ -37,7 +37,7 @@ class StepPauses:
         """Tell all workers where they pause next; nowhere where the run is about to be stopped."""
         self.step, self.first = None if over else self.referee.next_step, 0.0
         if self.step is not None:
-            self.board.tell(self.monitor.rebirths.present(self.roster.trainers), control.Freeze(self.step))
+            self.board.tell(self.monitor.restarts.present(self.roster.trainers), control.Freeze(self.step))
 
     def cancel(self) -> None:
         """The run ends: who pauses goes on when it hears of that."""
@@ -49,7 +49,7 @@ class StepPauses:
         self._paused.clear()
 
     def orders(self, last_step: int | None) -> list[control.Downward]:
-        """What a worker that is born again has to know: its last step, or where it pauses next."""
+        """What a worker that is restarted has to know: its last step, or where it pauses next."""
         if last_step is not None:
             return [control.Stop(last_step)]
         return [] if self.step is None else [control.Freeze(self.step)]
@@ -74,9 +74,7 @@ class StepPauses:
 class ModelScoring:
     """Has all roles stand still, and asks the scorer what their parts of the model are worth together."""
 
-    def __init__(
-        self, scored: Sequence[Address], monitor: Monitor, quiescence: Quiescence, referee: Referee
-    ) -> None:
+    def __init__(self, scored: Sequence[Address], monitor: Monitor, quiescence: Quiescence, referee: Referee) -> None:
         self.scored, self.quiescence, self.referee = scored, quiescence, referee
         self.monitor, self.board, self.roster = monitor, monitor.board, monitor.roster
         self.pauses = StepPauses(monitor, referee)
@@ -105,7 +103,7 @@ class ModelScoring:
         """
         watch.stop()
         self.pauses.last = time.monotonic()
-        if self.quiescence.drain(given_up=lambda: self.monitor.rebirths.awaited):
+        if self.quiescence.drain(given_up=lambda: self.monitor.restarts.awaited):
             return True
         watch.start()
         return False
@@ -116,7 +114,7 @@ class ModelScoring:
         before, self.monitor.phase = self.monitor.phase, "scoring"
         first, last = self._stopped(watch)
         yield
-        present = self.monitor.rebirths.present(self.roster.roles)
+        present = self.monitor.restarts.present(self.roster.roles)
         self.board.tell(present, control.Thaw(pause=time.monotonic() - first))
         watch.start(later=last - first)
         self.monitor.phase = before
@@ -126,7 +124,7 @@ class ModelScoring:
         pauses, roles = self.pauses, self.roster.roles
         if pauses.step is not None:
             pauses.forget_words()
-        self.board.tell(self.monitor.rebirths.present(roles), control.Freeze())
+        self.board.tell(self.monitor.restarts.present(roles), control.Freeze())
         first = self.monitor.first(control.Frozen, self.roster.trainers)
         self.monitor.collect(control.Frozen, roles)
         if pauses.step is not None:
@@ -138,7 +136,7 @@ class ModelScoring:
         """Let all roles know the last score, where a scheduler follows it, before anybody goes on; why it stops."""
         score = self.referee.followed
         if score is not None:
-            present = self.monitor.rebirths.present(self.roster.roles)
+            present = self.monitor.restarts.present(self.roster.roles)
             self.board.tell(present, control.Freeze(score=score))
             self.monitor.collect(control.Frozen, present)
         return stopped or ("patience" if self.referee.exhausted else "paused" if self.referee.paused else None)
@@ -149,16 +147,16 @@ class ModelScoring:
         The model is written to the file, if there is one.
         """
         board, monitor, order = self.board, self.monitor, control.Score(0, evaluate, str(file or ""))
-        shown = monitor.rebirths.showing(self.scored)
+        shown = monitor.restarts.showing(self.scored)
         board.tell(shown, control.TakeSnapshot())
         board.tell([SCORER], msgspec.structs.replace(order, parts=len(shown)))
         box = monitor.inbox.setdefault(control.Scored, {})
 
         def missing() -> list[Address]:
             """The scorer, until it has answered; it waits for nobody who is lost meanwhile."""
-            if lost := [who for who in shown if who not in monitor.rebirths.present(shown)]:
+            if lost := [who for who in shown if who not in monitor.restarts.present(shown)]:
                 shown[:] = [who for who in shown if who not in lost]
-                instead = [who for who in monitor.rebirths.showing(self.scored) if who not in shown]
+                instead = [who for who in monitor.restarts.showing(self.scored) if who not in shown]
                 board.tell(instead, control.TakeSnapshot())
                 shown.extend(instead)
                 board.tell([SCORER], msgspec.structs.replace(order, parts=len(shown), absent=lost))

@@ -12,8 +12,8 @@ from covey.engines.process import control
 from covey.engines.process.control_lines import Switchboard
 from covey.engines.process.launcher.empty_seats import Renewal
 from covey.engines.process.launcher.own_loops import OwnLoops
-from covey.engines.process.launcher.rebirths import Rebirths
 from covey.engines.process.launcher.role_notices import RoleNotices
+from covey.engines.process.launcher.role_restarts import RoleRestarts
 from covey.engines.process.launcher.roster import Roster
 from covey.engines.process.launcher.run_processes import RunProcesses
 from covey.engines.process.launcher.settings_check import SettingsCheck
@@ -40,11 +40,11 @@ class Monitor:
     ) -> None:  # fmt: skip
         """`say` shows a line to the person; `meanwhile` is called repeatedly during every wait.
 
-        `before` is what roles do until they say something. With `renewal` lost workers are born again.
+        `before` is what roles do until they say something. With `renewal` lost workers are restarted.
         """
         self.roster, self.board, self.processes, self.meanwhile = roster, board, processes, meanwhile
         self.notices = RoleNotices(before, say)
-        self.rebirths = Rebirths(roster, board, renewal, say)
+        self.restarts = RoleRestarts(roster, board, renewal, say)
         self.loops = OwnLoops(roster.trainers, in_step, board.tell, elastic=renewal is not None)
         self.stalls = StallCheck(roster, processes, self.loops, self.notices, stall)
         self.settings_check = SettingsCheck()
@@ -59,13 +59,13 @@ class Monitor:
         """One word of this kind from each of the roles."""
         roles = list(roles)
         box = self.inbox.setdefault(kind, {})
-        self.wait_for(lambda: [address for address in self.rebirths.present(roles) if address not in box])
+        self.wait_for(lambda: [address for address in self.restarts.present(roles) if address not in box])
         return {address: box.pop(address) for address in roles if address in box}
 
     def first(self, kind: type[control.ControlMessage], roles: Sequence[Address]) -> float:
         """The moment in which the first of the roles said such a word, which is left to be collected."""
         box = self.inbox.setdefault(kind, {})
-        self.wait_for(lambda: [] if any(address in box for address in roles) else self.rebirths.present(roles))
+        self.wait_for(lambda: [] if any(address in box for address in roles) else self.restarts.present(roles))
         return time.monotonic()
 
     def wait_for(self, missing: Callable[[], list[Address]]) -> None:
@@ -118,8 +118,8 @@ class Monitor:
             elif isinstance(word, control.Refused):
                 self.notices.hear_refused(str(address), word.counts)
             elif isinstance(word, control.Installed | control.Resumed):
-                self.rebirths.hear(address, word)
-                self.loops.hear_life(address, word)
+                self.restarts.hear(address, word)
+                self.loops.hear_incarnation(address, word)
             else:
                 self.inbox.setdefault(type(word), {})[address] = word
 
@@ -138,7 +138,7 @@ class Monitor:
 
     def goes_on(self, who: Address, how: str) -> bool:
         """Whether the run goes on without this process."""
-        found = self.rebirths.lost(who, how, self)
+        found = self.restarts.lost(who, how, self)
         if found:
             self.loops.lose(who)
             self.settings_check.lose(who)
@@ -153,7 +153,7 @@ class Monitor:
 
     def silent(self) -> list[Address]:
         """The roles that have neither sent anything nor used the CPU for too long; where all only wait, an error."""
-        moving = self.phase in ("warming", "training", "stopping") and not self.rebirths.awaited
+        moving = self.phase in ("warming", "training", "stopping") and not self.restarts.awaited
         return self.stalls.silent(moving)
 
     def left(self) -> list[str]:

@@ -32,8 +32,8 @@ class OwnLoops:
         elastic: bool = False,
     ) -> None:  # fmt: skip
         self.workers, self.in_step, self.tell = workers, in_step, tell
-        self.elastic = elastic  # a lost worker's next life goes through votes again
-        self.away: set[Address] = set()  # those that are lost, and their next lives until they know where they are
+        self.elastic = elastic  # a lost worker's next incarnation goes through votes again
+        self.away: set[Address] = set()  # that are lost, and their next incarnations until they know where they are
         self.results: dict[int, control.VoteResult] = {}  # of all votes, where somebody may ask again
         self.votes: dict[int, dict[Address, control.Vote]] = {}
         self.given = dict.fromkeys(workers, 0)
@@ -69,7 +69,7 @@ class OwnLoops:
             self.check_step(who)
 
     def lose(self, who: Address) -> None:
-        """A worker is lost: votes end without it until its next life is where the others are."""
+        """A worker is lost: votes end without it until its next incarnation is where the others are."""
         self.away.add(who)
         self.left.pop(who, None)
         self.over.discard(who)
@@ -78,8 +78,8 @@ class OwnLoops:
                 del self.votes[number]
         self.close_votes()
 
-    def hear_life(self, who: Address, word: control.Installed | control.Resumed) -> None:
-        """A new life knows where it goes on: it votes again."""
+    def hear_incarnation(self, who: Address, word: control.Installed | control.Resumed) -> None:
+        """A new incarnation knows where it goes on: it votes again."""
         if isinstance(word, control.Resumed):
             self.away.discard(word.who or who)
 

@@ -25,8 +25,8 @@ class Quiescence:
         A worker of a quorum may wait for gradients of others that hold already: those then do a step more. What has to
         be done before they come to a common step is done `on_the_way` to it. False: a worker was lost.
         """
-        steps, rebirths = self.where(), self.monitor.rebirths
-        if not rebirths.settled:
+        steps, restarts = self.where(), self.monitor.restarts
+        if not restarts.settled:
             return False
         steps = {address: step for address, step in steps.items() if address not in self.resting}
         if self.lockstep and steps:
@@ -34,8 +34,8 @@ class Quiescence:
         self.hold_at(steps)
         on_the_way(max(steps.values(), default=0))
         self.stuck = False
-        self.monitor.wait_for(lambda: self.missing(steps) if rebirths.settled else [])
-        return rebirths.settled and not self.stuck
+        self.monitor.wait_for(lambda: self.missing(steps) if restarts.settled else [])
+        return restarts.settled and not self.stuck
 
     def hold_at(self, steps: dict[Address, int]) -> None:
         for address, step in steps.items():
@@ -44,7 +44,7 @@ class Quiescence:
     def missing(self, steps: dict[Address, int]) -> list[Address]:
         """Who does not hold yet; if they wait for those that do, these go on by a step."""
         late = [a for a, step in steps.items() if self.roster.seen[a].held != step and not self.roster.seen[a].ended]
-        ranged = self.monitor.rebirths.ranged
+        ranged = self.monitor.restarts.ranged
         if not late or (self.lockstep and not ranged) or not self.waits_for_held(late):
             return late
         if ranged and self.rest(late, steps):
@@ -111,7 +111,7 @@ class RunEnding:
         self.quiescence = quiescence
         self.reason: Stopped | None = None
         self.begun = False  # the workers are being stopped
-        self.last_step: int | None = None  # of a worker that is born again while the run ends
+        self.last_step: int | None = None  # of a worker that is restarted while the run ends
 
     def send_last_steps(self) -> None:
         """Send every worker its last step: a common one where they wait for one another."""

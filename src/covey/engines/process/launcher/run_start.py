@@ -17,13 +17,13 @@ def assemble(monitor: Monitor, alike: str) -> int:
     board, roles = monitor.board, monitor.roster.roles
     if board.introduces:
         bound = monitor.collect(control.Bound, [*roles, SCORER])
-        monitor.rebirths.links.book = {str(who): word.endpoint for who, word in bound.items()}
-        board.tell([*roles, SCORER], control.Endpoints(monitor.rebirths.links.book))
+        monitor.restarts.links.book = {str(who): word.endpoint for who, word in bound.items()}
+        board.tell([*roles, SCORER], control.Endpoints(monitor.restarts.links.book))
     ready = monitor.collect(control.RoleReady, [*roles, SCORER])
     for address in roles:
         if ready[address].fingerprint != ready[roles[0]].fingerprint:
             raise PlanError(f"{address} built different initial weights from {roles[0]}: {alike}")
-    monitor.rebirths.first = {who: word.done for who, word in ready.items()}
+    monitor.restarts.first = {who: word.done for who, word in ready.items()}
     return max(ready[address].parameters for address in roles)
 
 

@@ -35,7 +35,7 @@ class RunWishes:
     stall: float = 30.0
     budget: int | None = None
     profiled: bool = False  # roles tell what torch did
-    renewal: Renewal | None = None  # lost workers are born again
+    renewal: Renewal | None = None  # lost workers are restarted
     lost: LostAttempt | None = None  # of this run; the clock goes on from there
     watcher: Watcher | None = None
     interrupt: Interrupt = field(default_factory=Interrupt)

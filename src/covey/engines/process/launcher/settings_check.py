@@ -31,7 +31,7 @@ class SettingsCheck:
             self._extend(who, word.reached)
 
     def lose(self, who: Address) -> None:
-        """A worker is lost: its next life tells anew what it has."""
+        """A worker is lost: its next incarnation tells anew what it has."""
         self.now.pop(who, None)
         self.reached.pop(who, None)
 

@@ -31,10 +31,10 @@ class StallCheck:
         signs: dict[tuple[str, Address], object] = {}
         for who in self.processes.alive:
             seen = self.roster.seen[who]
-            signs["life", who] = seen.heard, self.processes.sign(who)
+            signs["alive", who] = seen.heard, self.processes.sign(who)
             signs["word", who] = seen.heard
             signs["wait", who] = seen.waits
-        silent = [who for what, who in self.silence.look(signs) if what == "life"]
+        silent = [who for what, who in self.silence.look(signs) if what == "alive"]
         if not silent and moving:
             self.check()
         return silent

@@ -50,9 +50,7 @@ class Supervisor:
         self.recorder = RunRecorder(wishes.run, plan.limits, roster, referee)
         self.keeper: CheckpointKeeper | None = None
         if wishes.checkpoints:
-            self.keeper = CheckpointKeeper(
-                wishes.checkpoints, Interval(wishes.keep_every), self.monitor, self.news.say
-            )
+            self.keeper = CheckpointKeeper(wishes.checkpoints, Interval(wishes.keep_every), self.monitor, self.news.say)
 
     @property
     def roster(self) -> Roster:
@@ -82,7 +80,7 @@ class Supervisor:
             self.monitor.pump(0.05)
             if self.keeper:
                 self.keeper.look()
-            if not (self.monitor.rebirths.awaited or self.ending.begun):  # a lost worker comes back first
+            if not (self.monitor.restarts.awaited or self.ending.begun):  # a lost worker comes back first
                 self.proceed()
         return self.finish()
 
@@ -96,7 +94,7 @@ class Supervisor:
                 self.score()
         elif self.wishes.score and self.referee.due(self.roster.samples, self.clock.watch.now()):
             self.score()
-        elif self.keeper and self.keeper.due() and self.monitor.rebirths.settled:
+        elif self.keeper and self.keeper.due() and self.monitor.restarts.settled:
             self.keep(self.keeper)
 
     def begin(self, parameters: int) -> None:
@@ -107,7 +105,7 @@ class Supervisor:
         if self.wishes.score:
             self.scoring.pauses.tell_next()
         start(self.monitor)
-        self.monitor.rebirths.begun = True
+        self.monitor.restarts.begun = True
         self.clock.begin(self.wishes.lost)
         if self.keeper:
             self.keeper.interval.begin(time.monotonic(), STATE * parameters)
@@ -131,15 +129,15 @@ class Supervisor:
     def score_before(self, step: int) -> None:
         """Workers that are sent to a step may pause on their way: score them there."""
         pauses, trainers = self.scoring.pauses, list(self.roster.trainers)
-        rebirths = self.monitor.rebirths
+        restarts = self.monitor.restarts
 
         def missing() -> list[Address]:
             there = pauses.begun and not pauses.missing()
-            return [] if there or not rebirths.settled else trainers
+            return [] if there or not restarts.settled else trainers
 
-        while pauses.step is not None and pauses.step < step and rebirths.settled:
+        while pauses.step is not None and pauses.step < step and restarts.settled:
             self.monitor.wait_for(missing)
-            if rebirths.settled:
+            if restarts.settled:
                 self.score()
 
     def keep(self, keeper: CheckpointKeeper, go_on: bool = True) -> bool:
@@ -148,15 +146,15 @@ class Supervisor:
         False: a worker was lost on the way, so that all go on as they were, and nothing is kept.
         """
         before, self.monitor.phase = self.monitor.phase, "saving"
-        rebirths, kept = self.monitor.rebirths, False
+        restarts, kept = self.monitor.restarts, False
         keeper.complete()
         keeper.last = not go_on
         begun = time.monotonic()
-        if self.quiescence.hold(self.score_before) and self.quiescence.drain(lambda: not rebirths.settled):
+        if self.quiescence.hold(self.score_before) and self.quiescence.drain(lambda: not restarts.settled):
             self.clock.watch.stop()
             keeper.copy(lambda: self.recorder.record(self.clock.watch.now()))
             kept = True
-        self.monitor.board.tell(rebirths.present(self.roles), control.Release(train=go_on or not kept))
+        self.monitor.board.tell(restarts.present(self.roles), control.Release(train=go_on or not kept))
         self.clock.watch.start()
         if kept or self.quiescence.stuck:
             keeper.stood_still(time.monotonic() - begun)
@@ -180,7 +178,7 @@ class Supervisor:
         if self.keeper:
             self.keeper.complete()
         contention = self.clock.contention()
-        profiled = self.wishes.profiled and self.monitor.rebirths.begun
+        profiled = self.wishes.profiled and self.monitor.restarts.begun
         profiles = self.monitor.collect(control.Profiled, self.roles) if profiled else {}
         stopped = self.ending.reason or "budget"
         if stopped != "target" and (wishes.score or wishes.model):
@@ -214,7 +212,7 @@ class Supervisor:
         if (pause := self.clock.skip_pause()) > 0:
             self.monitor.board.tell(self.roles, control.Skip(pause))
         orders = self.scoring.pauses.orders(self.ending.last_step)
-        self.monitor.rebirths.advance(self.monitor, orders, self.clock.watch.now())
+        self.monitor.restarts.advance(self.monitor, orders, self.clock.watch.now())
         if self.wishes.interrupt.asked and not self.ending.reason:
             if self.monitor.phase in ("starting", "warming"):
                 raise KeyboardInterrupt

@@ -27,7 +27,7 @@ def obey(driver: Driver, word: control.Downward) -> None:
 
 
 def go(driver: Driver, word: control.Go) -> None:
-    driver.host.life = driver.host.life._replace(step=word.step, ended=frozenset(word.ended))
+    driver.host.incarnation = driver.host.incarnation._replace(step=word.step, ended=frozenset(word.ended))
     driver.metrics.watch.reach(word.seconds)
     if driver.links.memory:
         driver.links.memory.blocks.release(word.free)
@@ -37,10 +37,10 @@ def go(driver: Driver, word: control.Go) -> None:
 
 
 def install(driver: Driver, word: control.Install) -> None:
-    """Speak to another life of a role; programs hear of it after all that the earlier one sent."""
+    """Speak to another incarnation of a role; programs hear of it after all that the earlier one sent."""
     unread = [message for message in driver.host.mailbox.waiting if message.sender == word.who]
-    if driver.links.renew(word.who, word.life, word.endpoint, unread, word.empty) and not driver.programs.ended:
-        driver.deliver((Departed if word.empty else Joined)(word.life, sender=word.who))
+    if driver.links.renew(word.who, word.incarnation, word.endpoint, unread, word.empty) and not driver.programs.ended:
+        driver.deliver((Departed if word.empty else Joined)(word.incarnation, sender=word.who))
         if driver.host.breakable:
             break_off(driver)
     driver.line.tell(installed(driver.links, word, driver.programs.ended))
@@ -153,10 +153,10 @@ def verdict(driver: Driver, word: control.VoteResult) -> None:
 
 
 def installed(links: ZmqTransport, word: control.Install, ended: bool) -> control.Installed:
-    """That another life of a role is spoken to."""
+    """That another incarnation of a role is spoken to."""
     known = links.memory.neighbours if links.memory else ()
     floor = links.memory.neighbours.of(word.who).floor() if links.memory and word.who in known else NOTHING_READ
-    return control.Installed(word.who, word.life, floor, ended)
+    return control.Installed(word.who, word.incarnation, floor, ended)
 
 
 def quit_now(driver: Driver, word: control.Quit) -> None:

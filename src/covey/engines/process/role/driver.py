@@ -192,7 +192,7 @@ class Driver:
         self.requests.waiting.clear()
         self.programs.held = self.host.pace.hold_at = None
         self.host.pace.stop_at = 0
-        self.host.life = self.host.life._replace(closing=True)
+        self.host.incarnation = self.host.incarnation._replace(closing=True)
         self.start()
 
     def leave(self, votes: int) -> None:

@@ -15,7 +15,7 @@ from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.random_streams import chance
 from covey.engines.remembered import Remembered
 from covey.engines.transport.zmq import ZmqTransport
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address, Message
 from covey.program import Effect, Memory, Node, Receive
 from covey.strategy import Plan, Role
@@ -35,11 +35,11 @@ class RoleHost:
         self.mailbox = Mailbox(links.taken)
         self.sums: SharedSum | None = None
         self.notice = DepartureNotice()
-        self.life = Life(
-            links.life, elastic=plan.elastic, leased=plan.least > 0, replicas=plan.replicas, others=links.born_again,
-            resumed=plan.resumed,
+        self.incarnation = Incarnation(
+            links.incarnation, elastic=plan.elastic, leased=plan.least > 0, replicas=plan.replicas,
+            others=links.restarted, resumed=plan.resumed,
         )  # fmt: skip
-        again = f"life {links.life}" if links.life else ""
+        again = f"life {links.incarnation}" if links.incarnation else ""
         self.rng = chance(plan.seed, role.alias or role.address, again)
         self.memories = Remembered(role.address, kept)
         if kept:
@@ -61,7 +61,7 @@ class RoleHost:
 
     @property
     def breakable(self) -> bool:
-        """Whether waits for peers end when one of them is born again."""
+        """Whether waits for peers end when one of them is restarted."""
         return self.plan.elastic and self.role.together
 
     @property
@@ -92,7 +92,7 @@ class RoleHost:
     def measure(self, kind: str, value: float) -> None:
         self.measured(kind, value)
 
-    def lives(self, who: Address) -> object:
+    def machine_of(self, who: Address) -> object:
         return self.plan.sites.get(str(who))
 
     def discard_mail(self) -> None:

@@ -48,8 +48,8 @@ class RoleLines:
         keep_memory()
         self.me, self.contacts, self.key_ring = me, contacts, contacts.key_ring(me)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        life = contacts.lives.get(str(me), 0)
-        self.line = RoleLine(self.context, contacts.launcher, me, self.key_ring, contacts.token, life)
+        incarnation = contacts.incarnations.get(str(me), 0)
+        self.line = RoleLine(self.context, contacts.launcher, me, self.key_ring, contacts.token, incarnation)
         self.links: ZmqTransport | None = None
 
     def __enter__(self) -> RoleLines:
@@ -69,7 +69,7 @@ class RoleLines:
             self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring,
             token=self.contacts.token, refusals=self.line.refusals,
             memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT and self.me in SEGMENT[0].places else None,
-            lives={address(name): life for name, life in self.contacts.lives.items()},
+            incarnations={address(name): incarnation for name, incarnation in self.contacts.incarnations.items()},
         )  # fmt: skip
         if self.contacts.open:
             self.line.tell(control.Bound(self.links.endpoint))
@@ -128,7 +128,7 @@ def play(
         made.host.sums = sums if isinstance(sums, SharedSum) else None
         return made
 
-    first = _first_weights(replica) if not (kept or plan.resumed or links.life) else ""
+    first = _first_weights(replica) if not (kept or plan.resumed or links.incarnation) else ""
     if warm:
         with discarded(replica, kept.done if kept else 0):
             warming = driver(plan.shortened(WARM), None)
@@ -153,7 +153,7 @@ def _first_weights(replica: Replica) -> str:
 
 def align(driver: Driver, plan: Plan) -> None:
     """What is recorded of the role can be brought together with what is of others; also what torch does, if asked."""
-    if not driver.links.life:  # the clock of a later life begins with what the launcher's says
+    if not driver.links.incarnation:  # the clock of a later incarnation begins with what the launcher's says
         driver.metrics.machine = this_boot()
     if plan.profiled:
         heard = 0 if driver.host.role.trains else len(plan.limits)

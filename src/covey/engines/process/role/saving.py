@@ -16,7 +16,7 @@ from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.remembered import Remembered
 from covey.errors import CheckpointError
-from covey.membership import Life
+from covey.membership import Incarnation
 from covey.message import Address
 from covey.model.named import members
 from covey.model.replica import Replica
@@ -32,7 +32,7 @@ class KeptRole(Protocol):
     @property
     def rng(self) -> Random: ...
     @property
-    def life(self) -> Life: ...
+    def incarnation(self) -> Incarnation: ...
 
 
 class SavedHost(KeptRole, Protocol):
@@ -47,8 +47,8 @@ def state_of(host: SavedHost, replica: Replica, *, held: bool, ended: bool, seco
     pace = host.pace
     begun = held or pace.over(pace.step)  # it has asked for this step, and not done it
     done = pace.step if begun else pace.next
-    if ended and host.life.number and pace.limit is not None:
-        done = pace.limit  # it may have been born again when nothing was left to do
+    if ended and host.incarnation.number and pace.limit is not None:
+        done = pace.limit  # it may have been restarted when nothing was left to do
     own: dict[str, Any] = {
         "piece": replica.trained, "optimizer_class": type(replica.optimizer).__name__, "members": members(replica),
         **replica.shown.state(),
@@ -81,8 +81,7 @@ def restore(replica: Replica, kept: dict[str, Any]) -> None:
     theirs, ours = kept.get("optimizer_class"), type(replica.optimizer).__name__
     if theirs != ours:
         raise CheckpointError(
-            f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}: use {theirs}, or start "
-            "anew"
+            f"the checkpoint is of a run whose optimizer is {theirs}, this one has {ours}: use {theirs}, or start anew"
         )
     try:
         if not replica.layout.differs(kept["layout"]):

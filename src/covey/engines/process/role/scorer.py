@@ -41,7 +41,7 @@ class Scorer:
                     self.order = word
                     self.parts = [part for part in self.parts if part.sender not in word.absent]
                 if isinstance(word, control.Install):
-                    self.links.renew(word.who, word.life, word.endpoint, [])
+                    self.links.renew(word.who, word.incarnation, word.endpoint, [])
                     self.line.tell(installed(self.links, word, ended=False))
             if self.order and len(self.parts) >= self.order.parts:
                 self.obey(self.order)

@@ -18,7 +18,7 @@ from covey.engines.virtual.guests.guest_tally import GuestTeller
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.run_scores import Score
 from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor
-from covey.membership import Departed, Life
+from covey.membership import Departed, Incarnation
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
@@ -131,7 +131,7 @@ class GuestEngine(VirtualEngine):
         visit = self._visits[number] = self._visits.get(number, 0) + 1
         role = Role(address, lambda node, replica: self._visit(number, node))
         # a guest has no replica of its own here: whatever trains guests has one for all of them
-        actor = VirtualActor(role, self._own[0].replica, self._world, Life(number=visit), jitter=self._jitter)
+        actor = VirtualActor(role, self._own[0].replica, self._world, Incarnation(number=visit), jitter=self._jitter)
         self._actors[address] = actor
         if until < math.inf and self._windows.get(number) != until:
             self._windows[number] = until
@@ -173,7 +173,7 @@ class GuestEngine(VirtualEngine):
         self._expect(actor.address.rank, back)
 
     def lose(self, who: Address) -> None:
-        """Somebody is killed: a guest comes again after a while, a role of the run's own begins a new life.
+        """Somebody is killed: a guest comes again after a while, a role of the run's own begins a new incarnation.
 
         That has the replica and the memories of the one before, as if it had kept both after each change.
         """
@@ -185,8 +185,8 @@ class GuestEngine(VirtualEngine):
         if all(actor.ended for actor in self._own if actor.role.trains and actor is not lost) and not lost.role.trains:
             self._open -= 1  # nobody needs it any more
             return None
-        life = lost.life._replace(number=lost.life.number + 1, step=max(0, lost.pace.step))
-        actor = self._replaced(lost, lost.replica, life)
+        incarnation = lost.incarnation._replace(number=lost.incarnation.number + 1, step=max(0, lost.pace.step))
+        actor = self._replaced(lost, lost.replica, incarnation)
         lost.memories.begin_again()
         actor.memories, actor.between = lost.memories, lost.between
         if lost.role.trains:  # it begins again with the step in which it was lost
@@ -195,7 +195,7 @@ class GuestEngine(VirtualEngine):
         self._own[self._own.index(lost)] = actor
         for other in others:
             self._links.forget(lost, [other])
-            self._tell_departed(other, who, lost.life.number)
+            self._tell_departed(other, who, lost.incarnation.number)
         self._agenda.at(self._agenda.now + BACK, self._start, actor)
 
     def _start(self, actor: VirtualActor, _: Any) -> None:
@@ -216,8 +216,10 @@ class GuestEngine(VirtualEngine):
         self._tell_departed(sender, to)
         return True
 
-    def _tell_departed(self, other: VirtualActor, gone: Address, life: int | None = None) -> None:
-        message = Departed(life=self._visits.get(gone.rank, 0) if life is None else life, sender=gone)
+    def _tell_departed(self, other: VirtualActor, gone: Address, incarnation: int | None = None) -> None:
+        message = Departed(
+            incarnation=self._visits.get(gone.rank, 0) if incarnation is None else incarnation, sender=gone
+        )
         self._agenda.at(self._agenda.now, self._hear_departed, other, message)
 
     def _hear_departed(self, other: VirtualActor, message: Departed) -> None:

@@ -1,7 +1,7 @@
 """Roles that are lost in virtual time: the run ends, or a lost worker is restarted in its place.
 
 As on real processes, a new process needs some time to start. Where enough others are left they go on without the lost
-worker until it is back; else they hear of its next life at once, and wait for it.
+worker until it is back; else they hear of its next incarnation at once, and wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from covey.engines.virtual.stall import clock, obituary
 from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PeerLost
-from covey.membership import Deaths, Departed, Joined, Life, ViewChanged, copies_lost, go_on, too_few, workers
+from covey.membership import Deaths, Departed, Incarnation, Joined, ViewChanged, copies_lost, go_on, too_few, workers
 from covey.message import Address, Message
 from covey.model.replica import Replica
 from covey.observe.membership import MembershipLog
@@ -30,7 +30,7 @@ STARTING = 0.3  # seconds until a new process has started: about what the engine
 
 
 @dataclass(frozen=True, slots=True)
-class Rebirth:
+class Replacement:
     """What a run needs so that lost workers are restarted: new replicas, and how often one may die."""
 
     replica: Callable[[Role], Replica]
@@ -42,37 +42,37 @@ class Rebirth:
 
 
 @dataclass(slots=True, eq=False)
-class VirtualLives:
-    """The lives of all roles. `make` seats a new life where an older one was, `begin` starts its program."""
+class VirtualMembership:
+    """The incarnations of all roles. `make` seats a new one where an older one was, `begin` starts its program."""
 
     agenda: Agenda
     actors: dict[Address, VirtualActor]
     wires: VirtualLinks
-    rebirth: Rebirth | None
+    replacement: Replacement | None
     teller: Teller
-    make: Callable[[VirtualActor, Replica, Life], VirtualActor]
+    make: Callable[[VirtualActor, Replica, Incarnation], VirtualActor]
     begin: Callable[[VirtualActor], None]
     deliver: Callable[[VirtualActor, Message], None]
     advance: Callable[[RoleProgram, Any], None]
     empty: set[Address] = field(default_factory=set)  # seats that nobody takes for now
     returning: dict[Address, tuple[float, float]] = field(default_factory=dict)  # when these died, and are back
-    building: set[Address] = field(default_factory=set)  # whose next lives the others know, and that have not begun
+    building: set[Address] = field(default_factory=set)  # whose next incarnations are known to others, not begun
     deaths: Deaths = field(init=False)
     log: MembershipLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.log = self.rebirth.log if self.rebirth else MembershipLog()
+        self.log = self.replacement.log if self.replacement else MembershipLog()
         copies = {who: actor.role.copies for who, actor in self.actors.items() if actor.role.copies}
-        self.deaths = Deaths(self.rebirth.most if self.rebirth else 0, copies=copies)
+        self.deaths = Deaths(self.replacement.most if self.replacement else 0, copies=copies)
 
     def opened(self, actor: VirtualActor) -> Coroutine[Effect[Any], Any, None]:
         """The program of a role; where workers are restarted, its rounds can be broken off."""
         program = actor.role.program(actor.node, actor.replica)
-        return Breakable(program) if self.rebirth and actor.role.together else program
+        return Breakable(program) if self.replacement and actor.role.together else program
 
     def watch(self, handlers: dict[type, Act]) -> None:
         """Let no program begin to wait in a round that is broken off."""
-        if self.rebirth:
+        if self.replacement:
             handlers[Receive] = partial(self._receive, handlers[Receive])
 
     def _receive(self, act: Act, thread: RoleProgram, effect: Receive) -> Any:
@@ -94,29 +94,29 @@ class VirtualLives:
         `starting` is the seconds that its next process needs to start; 0: as many as any.
         """
         actor, now = self.actors[who], self.agenda.now
-        if self.rebirth is None or not (actor.role.trains or actor.role.copies):
+        if self.replacement is None or not (actor.role.trains or actor.role.copies):
             raise PeerLost(how or obituary(now, actor, self.actors), actor.name)
         if actor.role.copies and not any(self.holds(other) for other in actor.role.copies if other != who):
             raise copies_lost(who)
         try:
             # where workers come and go, a new one enters at a step that others have done
             tally = self.teller.tallies.get(who)
-            reached = actor.pace.step if not self.rebirth.least else tally.samples if tally else 0
+            reached = actor.pace.step if not self.replacement.least else tally.samples if tally else 0
             reached = self.teller.samples if actor.role.copies else reached
             pause = self.deaths.note(who, reached, "was killed")
         except PeerLost:
-            if not self.rebirth.least:
+            if not self.replacement.least:
                 raise
-            return self._leave(who, f"was killed {self.rebirth.most + 1} times without a new step")
-        starting = starting or self.rebirth.starting
+            return self._leave(who, f"was killed {self.replacement.most + 1} times without a new step")
+        starting = starting or self.replacement.starting
         left = sum(self._trains_on(other) for other in self.actors if other != who)
-        missed = not actor.role.trains or not self.rebirth.least or left < self.rebirth.least
+        missed = not actor.role.trains or not self.replacement.least or left < self.replacement.least
         stalled = pause + starting if missed else 0.0
         self.log.add("rebirth", actor.name, "was killed", seconds=now, workers=self.workers, stalled=stalled)
         if not missed:
             self.vacate(actor)
             self.returning[who] = now, now + pause + starting
-            self.rebirth.say(f"{who} was killed at {clock(now)}; {go_on(left)} until it is back")
+            self.replacement.say(f"{who} was killed at {clock(now)}; {go_on(left)} until it is back")
             return self.agenda.at(now + pause + starting, self._return, actor, now)
         self._gone(actor)
         self.agenda.at(now + pause, self._replace, actor, (now, now + pause + starting))
@@ -141,17 +141,17 @@ class VirtualLives:
         self._leave(who, cause)
 
     def _leave(self, who: Address, cause: str) -> None:
-        assert self.rebirth is not None
+        assert self.replacement is not None
         actor = self.actors[who]
         left = self.workers - (not self.away(who))
-        if left < self.rebirth.least:
-            raise too_few(who, f"{cause} at {clock(self.agenda.now)}", left, self.rebirth.least)
+        if left < self.replacement.least:
+            raise too_few(who, f"{cause} at {clock(self.agenda.now)}", left, self.replacement.least)
         self.returning.pop(who, None)
-        if sum(self._trains_on(other) for other in self.actors if other != who) < self.rebirth.least:
+        if sum(self._trains_on(other) for other in self.actors if other != who) < self.replacement.least:
             self._await_returning()
         self.vacate(actor)
         self.log.add("leave", actor.name, cause, seconds=self.agenda.now, workers=self.workers)
-        self.rebirth.say(f"{who} {cause} at {clock(self.agenda.now)}; {go_on(self.workers)}")
+        self.replacement.say(f"{who} {cause} at {clock(self.agenda.now)}; {go_on(self.workers)}")
 
     def vacate(self, actor: VirtualActor) -> None:
         """Nobody is in this seat: all others hear of it after what its last worker sent and they have had."""
@@ -162,7 +162,7 @@ class VirtualLives:
         self.wires.replaced(actor)
         for address, other in self.actors.items():
             if address != actor.address and not other.ended:
-                self.deliver(other, Departed(actor.life.number, sender=actor.address))
+                self.deliver(other, Departed(actor.incarnation.number, sender=actor.address))
                 self._break_off(other)
 
     def join(self, who: Address) -> None:
@@ -171,7 +171,7 @@ class VirtualLives:
         self.empty.discard(who)
         self.deaths.joined(who)
         self.log.add("join", lost.name, "joined", seconds=self.agenda.now, workers=self.workers)
-        self._begin(self._born(lost), f"{who} joined at {clock(self.agenda.now)}; now {workers(self.workers)}")
+        self._begin(self._replacement(lost), f"{who} joined at {clock(self.agenda.now)}; now {workers(self.workers)}")
 
     def away(self, who: Address) -> bool:
         """Whether this seat is empty, and nobody comes back to it by himself."""
@@ -184,7 +184,7 @@ class VirtualLives:
     @property
     def ranges(self) -> bool:
         """Whether workers come and go."""
-        return self.rebirth is not None and self.rebirth.least > 0
+        return self.replacement is not None and self.replacement.least > 0
 
     @property
     def workers(self) -> int:
@@ -205,44 +205,45 @@ class VirtualLives:
         del self.returning[who]
         self.empty.remove(who)
         told = f"{who} is back at {clock(now)}, after {clock(now - since)}; now {workers(self.workers)}"
-        self._begin(self._born(lost), told)
+        self._begin(self._replacement(lost), told)
 
     def _replace(self, lost: VirtualActor, times: tuple[float, float]) -> None:
-        """Have all others speak to the next life of a lost role, which begins when its process has started."""
+        """Have all others speak to the next incarnation of a lost role, which begins when its process has started."""
         since, begins = times
         if lost.address not in self.empty and self.actors[lost.address] is lost:
             self.building.add(lost.address)
-            self.agenda.at(begins, self._started, self._born(lost), since)
+            self.agenda.at(begins, self._started, self._replacement(lost), since)
 
     def _started(self, actor: VirtualActor, since: float) -> None:
         if actor.address in self.building and self.actors[actor.address] is actor:
             told = f"restarted after {clock(self.agenda.now - since)}"
             self._begin(actor, f"{actor.address} was killed at {clock(since)}; {told}")
 
-    def _born(self, lost: VirtualActor) -> VirtualActor:
-        """The next life in a seat, of which all others hear."""
-        assert self.rebirth is not None
+    def _replacement(self, lost: VirtualActor) -> VirtualActor:
+        """The next incarnation in a seat, of which all others hear."""
+        assert self.replacement is not None
         who = lost.address
         # one that was lost before it could begin knows of the one before, or of the checkpoint
-        step = max(0, lost.pace.step, lost.life.step, lost.begun or 0)
-        others = {address: other.life.number for address, other in self.actors.items() if other.life.number}
-        life = lost.life._replace(number=self.deaths.lives[who], step=step, others=others)
-        actor = self.make(lost, self.rebirth.replica(lost.role), life)
+        step = max(0, lost.pace.step, lost.incarnation.step, lost.begun or 0)
+        numbers = {address: other.incarnation.number for address, other in self.actors.items()}
+        others = {address: number for address, number in numbers.items() if number}
+        incarnation = lost.incarnation._replace(number=self.deaths.incarnations[who], step=step, others=others)
+        actor = self.make(lost, self.replacement.replica(lost.role), incarnation)
         actor.pace.stop_at = lost.pace.stop_at
         self.actors[who] = actor
         self.wires.replaced(lost)
         for address, other in self.actors.items():
             if address != who and not other.ended:
-                self.deliver(other, Joined(life.number, sender=who))
+                self.deliver(other, Joined(incarnation.number, sender=who))
                 self._break_off(other)
         for empty in sorted(self.empty):
-            self.deliver(actor, Departed(self.actors[empty].life.number, sender=empty))
+            self.deliver(actor, Departed(self.actors[empty].incarnation.number, sender=empty))
         return actor
 
     def _begin(self, actor: VirtualActor, told: str) -> None:
-        assert self.rebirth is not None
+        assert self.replacement is not None
         self.building.discard(actor.address)
         ended = frozenset(address for address, other in self.actors.items() if other.ended and not other.lost)
-        actor.life = actor.life._replace(ended=ended)
-        self.rebirth.say(told)
+        actor.incarnation = actor.incarnation._replace(ended=ended)
+        self.replacement.say(told)
         self.begin(actor)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run whose lost workers are born again: each resumes to the same end (virtual time)."""
+"""Checkpoints of a run whose lost workers are restarted: each resumes to the same end (virtual time)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from covey.engines.process.role.saving import state_of
 from covey.engines.remembered import Remembered
 from covey.engines.virtual.keeping import RunKeeper
 from covey.errors import CheckpointError, PeerLost
-from covey.membership import MEMBERSHIP, Life
+from covey.membership import MEMBERSHIP, Incarnation
 from covey.model import build
 from covey.run.options import options
 from covey.run.request import request
 from covey.simulate import Cluster
 from covey.simulate.faults import parse_faults
-from tests.engines.test_rebirth import FAMILIES
+from tests.engines.test_continue import FAMILIES
 from tests.worlds import CLUSTER, INSTANT, mlp, sgd, worker
 
 STEPS = 6
@@ -183,16 +183,17 @@ def test_other_workers_or_strategies_are_refused(tmp_path: Path) -> None:
         fit("allreduce", resume=tmp_path)
 
 
-@pytest.mark.parametrize(("life", "ended", "done"), [(1, True, STEPS), (1, False, 0), (0, True, 0)])
-def test_a_worker_that_was_born_again_with_nothing_left_to_do_has_done_all_its_steps(
-    life: int, ended: bool, done: int
+@pytest.mark.parametrize(("incarnation", "ended", "done"), [(1, True, STEPS), (1, False, 0), (0, True, 0)])
+def test_a_worker_that_was_restarted_with_nothing_left_to_do_has_done_all_its_steps(
+    incarnation: int, ended: bool, done: int
 ) -> None:
     """Else a resumed run would do them once more. One whose own loop ended early keeps its number of steps."""
     task = mlp(sgd())
     asked = request(task, "bsp", 2, options({"engine": "simulated", "steps": STEPS}))
     replica = build.replica(task, worker(1), True, asked.deal, asked.budget, None)
     memories, mailbox = Remembered(worker(1)), Mailbox(lambda message: None)
-    host = SimpleNamespace(pace=Pace(STEPS), mailbox=mailbox, memories=memories, rng=Random(1), life=Life(life))
+    begun = Incarnation(incarnation)
+    host = SimpleNamespace(pace=Pace(STEPS), mailbox=mailbox, memories=memories, rng=Random(1), incarnation=begun)
     assert state_of(host, replica, held=False, ended=ended, seconds=1.0).done == done
 
 

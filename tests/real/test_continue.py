@@ -1,4 +1,4 @@
-"""A worker that is killed is born again in its place, while the others go on: `--on-failure continue`."""
+"""A worker that is killed is restarted in its place, while the others go on: `--on-failure continue`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_peers_go_on(room: Room, strategy: str) -> None:
 
 
 def test_large_models_travel_through_shared_memory_and_their_space_is_given_back(room: Room) -> None:
-    """A lent gradient of the dead is read by the server after the new life has begun to write its own."""
+    """A lent gradient of the dead is read by the server after the new incarnation has begun to write its own."""
     task = room.task(before_step=AT_STEP, model="nn.Sequential(nn.Linear(6, 20000), nn.ReLU(), nn.Linear(20000, 3))")
     victims = ["worker 0", "worker 1", "worker 0"]
     killer = Killer(room, *victims)

@@ -1,6 +1,6 @@
-"""Workers without a server, of which one is lost: its next life takes over the model of another worker.
+"""Workers without a server, of which one is lost: its next incarnation takes over the model of another worker.
 
-Where lost workers are born again, nobody ends before all are through: so whoever has a model is there to give it.
+Where lost workers are restarted, nobody ends before all are through: so whoever has a model is there to give it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from covey.vector import Vector
 
 
 class AskModel(Message):
-    """A worker that was born again asks for a model; it knows all workers in these lives."""
+    """A worker that was restarted asks for a model; it knows all workers in these incarnations."""
 
     wire_name = "peers.ask_model"
 
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
 
     counted = kept = False
 
@@ -39,21 +39,21 @@ class GivenModel(Message):
 
 
 class NoModel(Message):
-    """The sender was born again itself, knows all workers in these lives, and has no model yet."""
+    """The sender was restarted itself, knows all workers in these incarnations, and has no model yet."""
 
     wire_name = "peers.no_model"
 
-    lives: tuple[int, ...]
+    incarnations: tuple[int, ...]
 
     counted = kept = False
 
 
 class Farewell(Message):
-    """The sender has done its last step, in this life."""
+    """The sender has done its last step, in this incarnation."""
 
     wire_name = "peers.farewell"
 
-    life: int
+    incarnation: int
 
     counted = kept = False
 
@@ -62,48 +62,48 @@ async def _nothing(rank: int) -> None:
     pass
 
 
-class PeerLives:
-    """One worker among those of its run. Where lost workers are not born again, nothing of this costs anything.
+class PeerMembership:
+    """One worker among those of its run. Where lost workers are not restarted, nothing of this costs anything.
 
     Args:
-        near: From whom a new life would rather have its model, in this order.
-        weight: Of the model, where models have weights that add up: a new life takes half of its donor's.
-        born: What else is done when a worker was born again.
+        near: From whom a new incarnation would rather have its model, in this order.
+        weight: Of the model, where models have weights that add up: a new incarnation takes half of its donor's.
+        restarted: What else is done when a worker was restarted.
     """
 
     def __init__(
         self, node: Node, replica: Replica, near: Sequence[int] = (), weight: Memory[float] | None = None,
-        born: Callable[[int], Awaitable[None]] = _nothing,
+        restarted: Callable[[int], Awaitable[None]] = _nothing,
     ) -> None:  # fmt: skip
-        self.node, self.replica, self.weight, self.born = node, replica, weight, born
-        self.elastic = node.life.elastic
+        self.node, self.replica, self.weight, self.restarted = node, replica, weight, restarted
+        self.elastic = node.incarnation.elastic
         self.asks: tuple[type[Message], ...] = (Joined, AskModel) if self.elastic else ()  # a companion may hear these
         self.kinds = (*self.asks, Farewell)  # the program that parts hears all
-        self.lives = own_mark(node, node.life.number)
-        away = {node.rank, *(who.rank for who in node.life.ended)}
+        self.incarnations = own_mark(node, node.incarnation.number)
+        away = {node.rank, *(who.rank for who in node.incarnation.ended)}
         ranks = dict.fromkeys((*near, *range(node.workers))) if self.elastic else ()
         self.others = [rank for rank in ranks if rank not in away]  # that have not ended, where that counts
-        self.has_model = not node.life.enters
-        self._left: dict[int, int] = {}  # in which life each one has said farewell
-        self._told: dict[int, int] = {}  # to which life of each one this one has said it
-        self._met: dict[int, int] = {}  # in which life each one hears this one, as far as is certain
+        self.has_model = not node.incarnation.enters
+        self._left: dict[int, int] = {}  # in which incarnation each one has said farewell
+        self._told: dict[int, int] = {}  # to which incarnation of each one this one has said it
+        self._met: dict[int, int] = {}  # in which incarnation each one hears this one, as far as is certain
         self._parting = self._patient = False
 
     @property
     def through(self) -> set[int]:
         """Who has done its last step."""
-        return {rank for rank, life in self._left.items() if life >= self.lives[rank]}
+        return {rank for rank, incarnation in self._left.items() if incarnation >= self.incarnations[rank]}
 
     async def enter(self) -> bool:
         """Begin; or in the place of a lost one, at the step in which it was lost. False: who has a model has ended."""
         going = await self.adopt()
-        if going and self.node.life.enters:
-            await begin(self.node, self.replica, self.node.life.step)
+        if going and self.node.incarnation.enters:
+            await begin(self.node, self.replica, self.node.incarnation.step)
         return going
 
     async def adopt(self) -> bool:
         """Have a model: one's own, or in the place of a lost one that of another. False: who has one has ended."""
-        if not self.node.life.enters:
+        if not self.node.incarnation.enters:
             return True
         await self.node.note("lost models" if self.weight is None else "lost shares")
         self.replica.weigh(0.0)  # nothing of it is scored yet
@@ -113,8 +113,8 @@ class PeerLives:
             for rank in self.others:
                 if not self.has_model:
                     await self._ask(rank, told)
-            # Who says so in these lives had none, and hears no earlier life: so none of them can get one any more.
-            nobody = all(told.get(rank) == self.lives for rank in self.others)
+            # Who says so in these incarnations had none, and hears no earlier one: none of them can get one any more.
+            nobody = all(told.get(rank) == self.incarnations for rank in self.others)
         if nobody and len(self.others) == self.node.workers - 1:
             raise all_lost(self.node.address)
         return self.has_model  # those who have ended did so when all were through: nothing is left to do
@@ -122,15 +122,15 @@ class PeerLives:
     async def _ask(self, rank: int, told: dict[int, tuple[int, ...]]) -> None:
         """Ask one worker for its model; what it tells where it has none."""
         who = Address("worker", rank)
-        await self.look()  # so that whoever is born again from here on was not asked in its new life
-        await self.node.send(who, AskModel(self.lives))
+        await self.look()  # so that whoever is restarted from here on was not asked in its new incarnation
+        await self.node.send(who, AskModel(self.incarnations))
         while True:
             word = await self.node.receive_any(GivenModel, NoModel, *self.kinds)
             if isinstance(word, GivenModel):
                 return self._take(word)
             if isinstance(word, NoModel):
-                self._know(word.lives)
-                told[rank] = word.lives
+                self._know(word.incarnations)
+                told[rank] = word.incarnations
                 return None
             await self.hear(word)
             if isinstance(word, Joined) and word.sender == who:
@@ -149,20 +149,20 @@ class PeerLives:
             await self.hear(word)
 
     async def hear(self, word: Message) -> None:
-        """A worker was born again, asks for a model, or is through."""
+        """A worker was restarted, asks for a model, or is through."""
         rank = word.sender.rank
         if isinstance(word, Joined):
-            self._know(tuple(word.life if other == rank else 0 for other in range(self.node.workers)))
-            self._met[rank] = word.life
-            await self.born(rank)
+            self._know(tuple(word.incarnation if other == rank else 0 for other in range(self.node.workers)))
+            self._met[rank] = word.incarnation
+            await self.restarted(rank)
             if not self._patient:
                 await self._say_farewell(rank)
         elif isinstance(word, Farewell):
-            self._left[rank] = self._met[rank] = word.life
+            self._left[rank] = self._met[rank] = word.incarnation
             await self._say_farewell(rank)
         elif isinstance(word, AskModel):
-            self._know(word.lives)
-            await self.node.send(word.sender, self._given() if self.has_model else NoModel(self.lives))
+            self._know(word.incarnations)
+            await self.node.send(word.sender, self._given() if self.has_model else NoModel(self.incarnations))
 
     def _given(self) -> GivenModel:
         if self.weight is None:
@@ -171,13 +171,13 @@ class PeerLives:
         self.replica.weigh(self.weight.value)
         return GivenModel(self.replica.model, self.weight.value)
 
-    def _know(self, lives: tuple[int, ...]) -> None:
-        self.lives = tuple(map(max, self.lives, lives))
+    def _know(self, incarnations: tuple[int, ...]) -> None:
+        self.incarnations = tuple(map(max, self.incarnations, incarnations))
 
     async def part(self, after: Collection[int] = ()) -> None:
         """Say farewell, and stay until all others have said theirs.
 
-        With `after` it is said only when these have said theirs, to each of their lives: so each of them has heard
+        With `after` it is said only when these have said theirs, to each of their incarnations: each of them has heard
         all that was sent to it before.
         """
         self._patient = bool(after)
@@ -195,7 +195,7 @@ class PeerLives:
             await self.hear(await self.node.receive_any(*self.kinds))
 
     async def _say_farewell(self, rank: int) -> None:
-        """Once to each life of a worker."""
+        """Once to each incarnation of a worker."""
         if self._parting and self._told.get(rank, -1) < (met := self._met.get(rank, 0)):
             self._told[rank] = met
-            await self.node.broadcast(addresses([rank]), Farewell(self.node.life.number))
+            await self.node.broadcast(addresses([rank]), Farewell(self.node.incarnation.number))

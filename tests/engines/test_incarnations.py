@@ -1,4 +1,4 @@
-"""What roles keep apart of two lives of a peer: its memory, its frames, its window."""
+"""What roles keep apart of two incarnations of a peer: its memory, its frames, its window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engines.stage import ping
 from tests.worlds import server, worker
 
 
-def test_a_next_life_writes_behind_what_its_predecessor_left() -> None:
+def test_a_next_incarnation_writes_behind_what_its_predecessor_left() -> None:
     file = new_file()
     before = SharedBlocks(file).house(Vector([torch.ones(5000)]))
     now = SharedBlocks(file)
@@ -28,16 +28,16 @@ def test_a_next_life_writes_behind_what_its_predecessor_left() -> None:
     assert bool((before.parts[0] == 0).all()) and bool((after.parts[0] == 2).all())
 
 
-def test_frames_of_an_earlier_life_are_dropped_and_of_an_unknown_one_refused() -> None:
+def test_frames_of_an_earlier_incarnation_are_dropped_and_of_an_unknown_one_refused() -> None:
     inbox = Inbox([server(0), worker(0)], limit=1000)
-    first, second = (Frame(OPEN, 1, 0, 0, 0, life=life) for life in (0, 1))
+    first, second = (Frame(OPEN, 1, 0, 0, 0, incarnation=incarnation) for incarnation in (0, 1))
     assert read(first.pack())[0] == first and read(second.pack())[0] == second
     assert not inbox.outdated(first) and inbox.seen[1].first(0)
-    with pytest.raises(WireError, match="life 1 of worker 0 is refused"):
+    with pytest.raises(WireError, match="incarnation 1 of worker 0 is refused"):
         inbox.outdated(second)
     assert inbox.renew(worker(0), 1) and not inbox.renew(worker(0), 1)
     assert inbox.outdated(first) and not inbox.outdated(second)
-    assert inbox.seen[1].first(0), "a new life counts its messages anew"
+    assert inbox.seen[1].first(0), "a new incarnation counts its messages anew"
 
 
 def test_what_a_dead_reader_had_given_back_does_not_free_the_next_readers_block() -> None:
@@ -51,7 +51,7 @@ def test_what_a_dead_reader_had_given_back_does_not_free_the_next_readers_block(
     assert block.free()
 
 
-def test_what_lies_unread_of_an_earlier_life_is_not_in_the_window_of_the_next() -> None:
+def test_what_lies_unread_of_an_earlier_incarnation_is_not_in_the_window_of_the_next() -> None:
     credits = Credits(window=4000)
     old, new = ([stamped(ping(step), worker(0), copy=False) for step in range(3)] for _ in range(2))
     for message in old:
@@ -68,8 +68,8 @@ def test_what_lies_unread_of_an_earlier_life_is_not_in_the_window_of_the_next() 
     assert worker(0) not in credits.unread and credits.due(worker(0), lambda who: False) == unread
 
 
-def test_what_two_earlier_lives_left_is_in_no_window() -> None:
-    """Both senders are born again before anything of theirs was read."""
+def test_what_two_earlier_incarnations_left_is_in_no_window() -> None:
+    """Both senders are restarted before anything of theirs was read."""
     credits = Credits(window=4000)
     old = [stamped(ping(0), worker(rank), copy=False) for rank in range(2)]
     for message in old:

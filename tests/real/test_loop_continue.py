@@ -11,7 +11,7 @@ from covey.errors import PlanError
 from covey.observe.result import Result
 from covey.run import launch
 from tests.real.harness import Room, differing
-from tests.real.test_rebirth import Killer, check
+from tests.real.test_continue import Killer, check
 
 SCRIPT = """
 import os, sys, time

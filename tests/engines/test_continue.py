@@ -1,4 +1,4 @@
-"""A worker that is lost is born again in its place, whichever of its effects it is killed at (virtual time)."""
+"""A worker that is lost is restarted in its place, whichever of its effects it is killed at (virtual time)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import covey
-from covey.engines.virtual.lives import STARTING
+from covey.engines.virtual.virtual_membership import STARTING
 from covey.errors import PeerLost
 from covey.membership import Deaths
 from covey.message import Address, Message
@@ -59,7 +59,7 @@ def test_bsp_ends_with_the_weights_of_a_run_that_lost_nobody(servers: int, victi
 
 @pytest.mark.full
 def test_bsp_keeps_its_weights_through_deaths_of_deaths() -> None:
-    """A new life is killed again soon after it began, at every effect of a step."""
+    """A new incarnation is killed again soon after it began, at every effect of a step."""
     rigid = run(mlp(sgd(momentum=0.9)), "bsp", 3, steps=STEPS, servers=2)
     for first in range(8, 20):
         for later in range(1, 12, 2):
@@ -169,7 +169,7 @@ def normed(**more: Any) -> Any:
 
 
 @pytest.mark.parametrize(("strategy", "servers"), [("bsp", 2), *FAMILIES])
-def test_a_new_life_goes_on_with_the_statistics_and_the_schedule_of_the_others(
+def test_a_new_incarnation_goes_on_with_the_statistics_and_the_schedule_of_the_others(
     strategy: str, servers: int | None
 ) -> None:
     """Killed shortly before its end: it has others' running means and, if it steps itself, their progress."""
@@ -214,8 +214,8 @@ class Deliveries(Instrument):
         self.of.append((at, sender, message))
 
 
-def test_nothing_of_an_old_life_comes_after_the_new_one_began() -> None:
-    """With a slow network a push of the dead is still on its way when the new life begins: it never arrives."""
+def test_nothing_of_an_old_incarnation_comes_after_the_new_one_began() -> None:
+    """With a slow network a push of the dead is still on its way when the new incarnation begins: it never arrives."""
     whole = Finished("bsp", servers=1)
     repeated = 0
     for at in range(4, whole.effects - 4):
@@ -255,7 +255,7 @@ def test_the_same_death_again_and_again_ends_the_run() -> None:
 
 
 def test_two_deaths_in_a_row_are_survived_unless_more_or_fewer_are_asked_for() -> None:
-    """The second life dies at once, and the third, born after a pause of a second, too."""
+    """The second incarnation dies at once, and the third, started after a pause of a second, too."""
     kills = [f"kill worker 1@{when}" for when in ("15ms", "15.1ms", "1015.3ms")]
 
     def fit(deaths: int, **given: Any) -> Any:
@@ -271,7 +271,7 @@ def test_two_deaths_in_a_row_are_survived_unless_more_or_fewer_are_asked_for() -
 def test_steps_between_deaths_forgive_them() -> None:
     deaths = Deaths(2)
     assert [deaths.note(worker(1), step, "died") for step in (4, 4, 5, 5, 6, 9)] == [0, 1, 0, 1, 0, 0]
-    assert deaths.lives == {worker(1): 6} and deaths.count == 6
+    assert deaths.incarnations == {worker(1): 6} and deaths.count == 6
 
 
 def test_deaths_before_another_worker_took_the_seat_do_not_count() -> None:
@@ -283,8 +283,8 @@ def test_deaths_before_another_worker_took_the_seat_do_not_count() -> None:
         deaths.note(worker(1), 4, "died")
 
 
-def test_a_worker_that_is_lost_while_the_run_stops_is_born_again_to_stop() -> None:
-    """The target is reached while the slow worker computes; its next life does its last step, and none besides."""
+def test_a_worker_that_is_lost_while_the_run_stops_is_restarted_to_stop() -> None:
+    """The target is reached while the slow worker computes; its next incarnation does its last step, and no other."""
     cluster = Cluster(slowdowns={1: 20.0})
     given: Any = {"engine": "simulated", "until": "accuracy>=0.8", "cluster": cluster, "on_failure": "continue"}
     calm = covey.fit("examples/digits.py", "asynchronous", 3, **given)

@@ -28,8 +28,8 @@ REPLACED_IN = ("training", "scoring", "saving", "stopping")  # phases of a run
 ENTERED_IN = ("training", "stopping")  # while the model is scored, or kept, nobody computes
 
 
-class Rebirths:
-    """The empty seats of a run. Every other role first drops its link to the old life: nothing of it comes later."""
+class RoleRestarts:
+    """The empty seats of a run. Others first drop their links to the old incarnation: nothing of it comes later."""
 
     def __init__(self, roster: Roster, board: Switchboard, renewal: Renewal | None, say: Callable[[str], None]) -> None:
         self.roster, self.say = roster, say
@@ -38,7 +38,7 @@ class Rebirths:
         self.returning: dict[Address, EmptySeat] = {}  # of the empty ones, those whose workers died and come back
         self.entered: set[Address] = set()  # that have begun, and do not know yet where they go on
         self.copying: dict[Address, EmptySeat] = {}  # of servers, where a new copy has not what the others hold
-        self.first: dict[Address, int] = {}  # the step at which each role began, in its present life
+        self.first: dict[Address, int] = {}  # the step at which each role began, in its present incarnation
         self.log = renewal.log if renewal else MembershipLog()
         self.seconds = 0.0  # of training so far
         self.begun = False  # training: a worker that is lost before is not replaced
@@ -60,8 +60,8 @@ class Rebirths:
         """Those of the roles whose parts make the model: of the copies of a server, the one that leads."""
         if self.renewal is None:
             return list(roles)
-        copies, lives = self.renewal.deaths.copies, self.renewal.deaths.lives
-        leading = {who: by_seniority(filter(self.holds, copies[who]), lives)[:1] for who in copies}
+        copies, incarnations = self.renewal.deaths.copies, self.renewal.deaths.incarnations
+        leading = {who: by_seniority(filter(self.holds, copies[who]), incarnations)[:1] for who in copies}
         return [who for who in self.present(roles) if who not in copies or who in leading[who]]
 
     @property
@@ -71,7 +71,7 @@ class Rebirths:
 
     @property
     def settled(self) -> bool:
-        """Whether every seat is taken, or empty for now, and every new life knows where it goes on."""
+        """Whether every seat is taken, or empty for now, and every new incarnation knows where it goes on."""
         return not self.seats and all(self.roster.seen[who].ended for who in self.entered)
 
     @property
@@ -79,9 +79,9 @@ class Rebirths:
         """Whether others wait for one that was lost, or that is about to enter."""
         return any(seat.missed or seat.announced for seat in self.seats.values())
 
-    def life(self, who: Address) -> int:
-        """In which life a role is, or is about to be."""
-        return self.renewal.deaths.lives.get(who, 0) if self.renewal else 0
+    def incarnation(self, who: Address) -> int:
+        """In which incarnation a role is, or is about to be."""
+        return self.renewal.deaths.incarnations.get(who, 0) if self.renewal else 0
 
     def lost(self, who: Address, how: str, heard: HeardWords) -> bool:
         """Note the end of a process; whether the run goes on without it, for a while or for good."""
@@ -111,10 +111,10 @@ class Rebirths:
                 raise
             return self._leave(who, str(lost).removeprefix(f"{who} ").split(";")[0])
         step, before = max(0, seen.step, self.first.get(who, 0)), self.seats.get(who)
-        if before:  # its next life died before it could begin
+        if before:  # its next incarnation died before it could begin
             step, before.event.stalled = max(step, before.step), (now - before.died) * before.missed
         event = self.log.add("rebirth", str(who), cause, seconds=self.seconds, workers=self.workers)
-        seat = EmptySeat(who, self.renewal.deaths.lives[who], event, step, now, now + pause)
+        seat = EmptySeat(who, self.renewal.deaths.incarnations[who], event, step, now, now + pause)
         left = len(unended(self.roster, self.finished | self.seats.keys() | {who}))
         if copies or not self.renewal.least or left < self.renewal.least:
             self.seats[who], self.roster.seen[who] = seat, RoleRecord(heard=now, step=seen.step)
@@ -157,27 +157,27 @@ class Rebirths:
         self.empty.add(who)
         self.finished.add(who)
         self.roster.seen[who] = RoleRecord(heard=time.monotonic(), step=self.roster.seen[who].step, ended=True)
-        life = self.renewal.deaths.next_life(who)
+        incarnation = self.renewal.deaths.next_incarnation(who)
         listeners = [other for other in (*self.roster.roles, SCORER) if other not in self.finished]
-        self.links.endpoints[who] = self.renewal.endpoint_of_nobody(who, life)
+        self.links.endpoints[who] = self.renewal.endpoint_of_nobody(who, incarnation)
         self.links.install(who, listeners)
 
     def _join(self, who: Address) -> None:
         """A new worker takes an empty seat."""
         assert self.renewal is not None
-        now, life = time.monotonic(), self.renewal.deaths.joined(who)
+        now, incarnation = time.monotonic(), self.renewal.deaths.joined(who)
         self.empty.remove(who)
         event = self.log.add("join", str(who), "joined", seconds=self.seconds, workers=self.workers)
-        self._take(EmptySeat(who, life, event, 0, now, now, missed=False))
+        self._take(EmptySeat(who, incarnation, event, 0, now, now, missed=False))
 
     def _return(self, who: Address) -> None:
         """One that died takes its seat again, where others have gone on meanwhile."""
         assert self.renewal is not None
         self.empty.remove(who)
-        self._take(replace(self.returning.pop(who), life=self.renewal.deaths.next_life(who), step=0))
+        self._take(replace(self.returning.pop(who), incarnation=self.renewal.deaths.next_incarnation(who), step=0))
 
     def _await(self, seat: EmptySeat) -> None:
-        """The others wait for a new life from now on, or from when its endpoint is known."""
+        """The others wait for a new incarnation from now on, or from when its endpoint is known."""
         assert self.renewal is not None
         if not seat.forked and self.renewal.renewable(seat.who):
             self._fork(seat)
@@ -194,19 +194,19 @@ class Rebirths:
         self.seats[seat.who], self.roster.seen[seat.who] = seat, RoleRecord(heard=time.monotonic())
 
     def hear(self, by: Address, word: control.Installed | control.Resumed) -> None:
-        """A role speaks to a new life, or goes on as one."""
+        """A role speaks to a new incarnation, or goes on as one."""
         if isinstance(word, control.Resumed):
             self.entered.discard(word.who or by)
             if seat := self.copying.pop(by, None):
                 self.say(seat.filled(time.monotonic(), self.workers))
             return self.roster.tallies[word.who or by].resume(word.samples)
-        if (seat := self.seats.get(word.who)) and seat.life == word.life:
+        if (seat := self.seats.get(word.who)) and seat.incarnation == word.incarnation:
             seat.told[by] = word
 
     def advance(self, heard: HeardWords, orders: Sequence[control.Downward], seconds: float) -> None:
         """Do for the empty seats what can be done now, after this many seconds of training.
 
-        A new life is given the orders that the other workers have.
+        A new incarnation is given the orders that the other workers have.
         """
         self.seconds = seconds
         if self.renewal and self.renewal.least and heard.phase == "training":
@@ -239,7 +239,7 @@ class Rebirths:
     def _scale(self) -> None:
         """Have as many workers as are worth it; nobody goes or comes while somebody comes or has ended."""
         assert self.renewal is not None
-        present = {who: self.life(who) for who in self.roster.trainers if who not in self.empty}
+        present = {who: self.incarnation(who) for who in self.roster.trainers if who not in self.empty}
         waits = not self.settled or self.returning or any(self.roster.seen[who].ended for who in present)
         if self.renewal.scaling is None or waits:
             return
@@ -252,9 +252,9 @@ class Rebirths:
     def _fork(self, seat: EmptySeat) -> None:
         assert self.renewal is not None
         seat.forked = True
-        lives = self.seats.known_lives(seat, self.renewal.deaths.lives, self.empty)
-        endpoint = self.renewal.start(seat.who, lives)
-        self.links.board.renew(seat.who, lives[seat.who])
+        incarnations = self.seats.known_incarnations(seat, self.renewal.deaths.incarnations, self.empty)
+        endpoint = self.renewal.start(seat.who, incarnations)
+        self.links.board.renew(seat.who, incarnations[seat.who])
         if not endpoint.endswith(ANY):
             self.links.bound(seat, endpoint)
 

@@ -15,7 +15,7 @@ import covey
 from covey.engines.process.launcher.keeping import CheckpointKeeper
 from covey.engines.process.launcher.quiescence import Quiescence
 from tests.real.harness import Room, fit
-from tests.real.test_rebirth import AT_STEP, Killer, weights
+from tests.real.test_continue import AT_STEP, Killer, weights
 
 DYING = """
 class Dying(torch.optim.SGD):
@@ -52,7 +52,7 @@ def once_before(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, act: Ca
     (Quiescence, "hold"), (Quiescence, "drain"), (CheckpointKeeper, "stood_still"),
 ])  # fmt: skip
 @pytest.mark.parametrize("strategy", ["bsp", pytest.param("allreduce", marks=pytest.mark.full)])
-def test_a_worker_that_is_killed_while_the_run_is_being_kept_is_born_again(
+def test_a_worker_that_is_killed_while_the_run_is_being_kept_is_restarted(
     room: Room, strategy: str, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before all are held, when they are, and just after they have copied their state."""
