@@ -114,26 +114,25 @@ class GradientSums:
         return True
 
     def _add(self, done: OpenSum) -> None:
-        all_rows = self.owners.views(self.layout.grads, self.me)
-        names = [name for name in all_rows if name in done.names]
-        into = Vector(all_rows[name].view(-1) for name in names)
+        mine = self.owners.views(self.layout.grads, self.me, done.names)
+        into = Vector(rows.view(-1) for rows in mine.values())
         given, weights = [], []
         for member, samples in enumerate(self.samples):
             if samples:
                 rows = done.own if member == self.me else done.came.get(member, NOTHING)
                 given.append(rows if rows.parts else into.map(torch.zeros_like))
                 weights.append(float(samples))
-        if self._summed.isdisjoint(names):
+        if self._summed.isdisjoint(mine):
             mean_(into, given, weights)
         else:
             into.add_(mean_(into.clone(), given, weights))
-        self._summed.update(names)
+        self._summed.update(mine)
 
     def _rows(self, grads: Mapping[str, Tensor], names: tuple[str, ...], member: int) -> Vector:
         """Of a member; nothing where there is no gradient at all."""
         if not grads:
             return Vector(())
-        slots = [slot for slot in self.owners.slots[member] if slot.name in names]
+        slots = self.owners.slots_of(member, names)
         cut = self.owners.cut(grads, member)
         return Vector(
             cut[slot.name].reshape(-1) if slot.name in cut else

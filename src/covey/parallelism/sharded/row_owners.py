@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -30,6 +30,7 @@ class RowOwners:
             mine = {name: chunk(size, members, member) for name, size in self.sizes.items()}
             self.rows.append({name: ends for name, ends in mine.items() if ends[0] < ends[1]})
             self.slots.append(slots_of(self.cut(parameters, member)))
+        self._named = [{slot.name: slot for slot in slots} for slots in self.slots]
         if not all(self.rows):
             raise PlanError(
                 f"the largest parameter has {max(self.sizes.values(), default=0)} rows, which cannot be divided among "
@@ -57,6 +58,12 @@ class RowOwners:
             sizes[slot.part] = slot.stop
         return flat.cut(tuple((0, size) for size in sizes))
 
-    def views(self, flat: Vector, member: int) -> dict[str, Tensor]:
-        """A member's rows as they lie in its flat vector."""
-        return {slot.name: slot.view(flat) for slot in self.slots[member]}
+    def views(self, flat: Vector, member: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """A member's rows as they lie in its flat vector; of these parameters, in this order, or of all."""
+        slots = self.slots[member] if names is None else self.slots_of(member, names)
+        return {slot.name: slot.view(flat) for slot in slots}
+
+    def slots_of(self, member: int, names: Iterable[str]) -> list[TensorSlot]:
+        """Of those of these parameters of which this member owns rows, in this order."""
+        slots = self._named[member]
+        return [slots[name] for name in names if name in slots]

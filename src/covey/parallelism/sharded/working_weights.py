@@ -211,15 +211,14 @@ class WorkingWeights:
             self.parameters[name].data = self.parameters[name].new_empty(self.shapes[name])
             self._names[_place(self.parameters[name])] = name
             self._versions[name] = self.parameters[name]._version
-        mine = self.owners.views(self.layout.seen, self.me)
-        self._fill(self.me, {name: mine[name] for name in wanted.names if name in mine})
+        self._fill(self.me, self.owners.views(self.layout.seen, self.me, wanted.names))
         for member, rows in came.items():
             there = [name for name in wanted.names if name in self.owners.rows[member]]
             self._fill(member, dict(zip(there, rows.parts, strict=True)))
 
     def _own(self, names: Iterable[str]) -> Vector:
-        mine = self.owners.views(self.layout.seen, self.me)
-        return Vector(mine[name].view(-1) for name in names if name in mine)
+        mine = self.owners.views(self.layout.seen, self.me, names)
+        return Vector(rows.view(-1) for rows in mine.values())
 
     def _drop(self, name: str) -> None:
         parameter = self.parameters[name]
