@@ -135,6 +135,11 @@ STREAMED = ("p3", "tictac", "bytescheduler", "staggered", "one_weird_trick")
 """Strategies whose runs take long, as backward gives gradients layer by layer."""
 
 
+BY_ZEROS = "filter=key_caching"
+"""What is sent depends on which gradients are zero to the last bit. In `rich` those of the convolution's biases are zeros
+that rounding hides, as batch-norm takes their mean off again: which of them come out as 0.0 is up to the processor."""
+
+
 class Tried(NamedTuple):
     """A SPEC in a situation; `often`: in every run of the tests."""
 
@@ -166,8 +171,10 @@ def cases(name: str) -> Iterator[Tried]:
     if BASE.get(name):
         yield Tried("uneven", name, False)
     for spec, often in settings(name):
-        yield Tried("rich", spec, often and quick)
-        yield Tried("uneven", spec, often and not quick)
+        rich = BY_ZEROS not in spec
+        if rich:
+            yield Tried("rich", spec, often and quick)
+        yield Tried("uneven", spec, often and not (rich and quick))
         if "local=" in spec or "hierarchical" in spec:
             yield Tried("hosts", spec, often)
     for over in LAYOUTS if entry.placed else GRAPHS if entry.graph else ():

@@ -487,6 +487,40 @@ def test_the_steps_of_a_stopped_round_that_were_not_done_are_not_settled(stopped
     assert ended(rounds.conclude(None, stopped=stopped)) == end
 
 
+def read_by_another(awaited: list[str]) -> Any:
+    """The first of two workers, whose state the other one still reads; what the first awaits is noted."""
+    rounds, _ = by_hand()
+
+    async def receive(kind: type, **given: Any) -> object:
+        awaited.append(f"{kind.__name__} of {given['sender']}")
+        return kind
+
+    rounds.node.receive, rounds.node.address, rounds.node.workers = receive, worker(0), 2
+    rounds._reading, rounds.open = [worker(1)], False
+    return rounds
+
+
+def test_what_others_read_is_not_changed_before_they_have_read_it() -> None:
+    """The sum changes what they read: where they have no batch, nothing else keeps it waiting for them."""
+    awaited = list[str]()
+    rounds = read_by_another(awaited)
+    rounds.ledger = Ledger([1, 0], [1, 0], lambda seat, step: 8)
+    assert rounds.begin(1) and rounds.active == (worker(0),), "the reader has no batch"
+
+    async def act(group: Any) -> None:
+        awaited.append("the sum")
+
+    assert ended(rounds.conclude(act)) and awaited == ["PeerReady of worker 1", "the sum"]
+    assert rounds._reading == []
+
+
+def test_nobody_ends_whose_state_is_still_read() -> None:
+    awaited = list[str]()
+    rounds = read_by_another(awaited)
+    rounds.node.broadcast, rounds.seats, rounds.ended = rounds.node.note, SimpleNamespace(marks=(0, 0)), set()
+    assert ended(rounds.part_from_all()) and awaited == ["PeerReady of worker 1"]
+
+
 def test_batches_of_a_round_that_was_cut_short_are_given_out_again() -> None:
     """Two workers were given four batches of 8 samples each, and have done two of them."""
     ledger = Ledger([6, 6], [6, 6], lambda seat, number: 8)
