@@ -136,8 +136,8 @@ STREAMED = ("p3", "tictac", "bytescheduler", "staggered", "one_weird_trick")
 
 
 BY_ZEROS = "filter=key_caching"
-"""What is sent depends on which gradients are zero to the last bit. In `rich` those of the convolution's biases are zeros
-that rounding hides, as batch-norm takes their mean off again: which of them come out as 0.0 is up to the processor."""
+"""What is sent depends on which gradients are zero to the last bit. In `rich` those of the convolution's biases are
+zeros that rounding hides, as batch-norm takes their mean off again: which of them come out as 0.0 is up to the processor."""
 
 
 class Tried(NamedTuple):
