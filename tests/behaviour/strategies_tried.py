@@ -137,7 +137,7 @@ STREAMED = ("p3", "tictac", "bytescheduler", "staggered", "one_weird_trick")
 
 BY_ZEROS = "filter=key_caching"
 """What is sent depends on which gradients are zero to the last bit. In `rich` those of the convolution's biases are
-zeros that rounding hides, as batch-norm takes their mean off again: which of them come out as 0.0 is up to the processor."""
+zeros that rounding hides, as batch-norm takes their mean off again: the processor decides which come out as 0.0."""
 
 
 class Tried(NamedTuple):
