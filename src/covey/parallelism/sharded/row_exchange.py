@@ -15,7 +15,7 @@ from covey.vector import Vector
 TURNS = 1 << 20  # more exchanges than one step can have
 
 
-class Gather(NamedTuple):
+class WantedRows(NamedTuple):
     """A bundle of layers that is brought together, and which of its parameters are not there yet."""
 
     bundle: int
@@ -33,10 +33,10 @@ class RowExchange:
         self, owners: RowOwners, me: int, own: Callable[[Iterable[str]], Vector], sums: GradientSums | None = None
     ) -> None:  # fmt: skip
         self.owners, self.me, self.own, self.sums = owners, me, own, sums
-        self._before: tuple[Gather, ...] = ()  # of the last step
-        self._now: tuple[Gather, ...] = ()
+        self._before: tuple[WantedRows, ...] = ()  # of the last step
+        self._now: tuple[WantedRows, ...] = ()
         self._turn = 0
-        self._sent: Gather | None = None  # the next one, foreseen
+        self._sent: WantedRows | None = None  # the next one, foreseen
         self._came: dict[int, ParameterRows] = {}  # for it
 
     @property
@@ -54,7 +54,7 @@ class RowExchange:
         self._before, self._now, self._turn = self._now, (), turn
         self._sent, self._came = None, {}
 
-    async def take(self, node: Node, wanted: Gather) -> dict[int, Vector]:
+    async def take(self, node: Node, wanted: WantedRows) -> dict[int, Vector]:
         """The others' rows of these parameters."""
         if self._sent not in (None, wanted):
             await self.pass_over(node)
@@ -88,7 +88,7 @@ class RowExchange:
         await self._receive(node)
         self._came, self._sent, self._turn = {}, None, self._turn + 1
 
-    async def _send(self, node: Node, gather: Gather) -> None:
+    async def _send(self, node: Node, gather: WantedRows) -> None:
         """Lend the own rows: a member steps when it has the gradients of all that count, who have read them by then."""
         rows = self.own(gather.names)
         for member in self._others():

@@ -19,7 +19,7 @@ from covey.model.compute_shares import in_backward, in_forward
 from covey.model.flat import Flat
 from covey.parallelism.sharded.gradient_sums import GradientSums
 from covey.parallelism.sharded.layer_parameters import LayerParameters, bundles_of
-from covey.parallelism.sharded.row_exchange import TURNS, Gather, RowExchange
+from covey.parallelism.sharded.row_exchange import TURNS, WantedRows, RowExchange
 from covey.parallelism.sharded.row_owners import RowOwners, rows_of
 from covey.parallelism.sharded.shard_messages import ParameterRows
 from covey.program import Node
@@ -194,7 +194,7 @@ class WorkingWeights:
             return
         bundle = self.bundle_of[number]
         names = dict.fromkeys(name for one in self.bundles[bundle] for name in self.layers[one].names)
-        wanted = Gather(bundle, tuple(name for name in names if name not in self._versions))
+        wanted = WantedRows(bundle, tuple(name for name in names if name not in self._versions))
         share = min(1.0, self.exchange.turn / (2 * len(self.bundles)))
         progress = in_forward(2 * share) if share <= 0.5 else in_backward(2 * share - 1)
         try:
@@ -204,7 +204,7 @@ class WorkingWeights:
             raise
         self._unused.update(name for name in wanted.names if name not in own)
 
-    async def _exchange(self, node: Node, wanted: Gather) -> None:
+    async def _exchange(self, node: Node, wanted: WantedRows) -> None:
         """Put together the own rows and everybody else's."""
         came = await self.exchange.take(node, wanted)
         for name in wanted.names:
