@@ -14,7 +14,7 @@ SERVER = Address("server", 0)
 
 
 class Next(Message):
-    """Worker 0 begins another step, or says that there is none: worker 0 has the longest share of all."""
+    """Worker 0 has the gradient of another step, or says that there is none: worker 0 has the longest share of all."""
 
     wire_name = "tree.next"
 
@@ -32,10 +32,9 @@ def group(node: Node, step: int) -> tuple[Address, ...]:
 async def worker(node: Node, replica: Replica) -> None:
     """Differentiate; the gradient is added on its way up the tree, the new weights come down it."""
     for step in node.steps():
-        if node.rank == 0:
-            await node.send(SERVER, Next(step, 1))
         grad = await replica.gradient(node, clip=False)
         if node.rank == 0:  # all others have the same settings
+            await node.send(SERVER, Next(step, 1))  # only now: a loop of the user's own may have ended instead
             await replica.updates.inform(node, SERVER)
         present = node.present(step)
         grad.mul_(replica.batch.samples / replica.batch_source.together(present, step))

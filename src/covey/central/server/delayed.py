@@ -95,9 +95,11 @@ async def worker(node: Node, replica: Replica, *, count: int, delay: int, codec:
     for step in node.steps():
         await node.save_point()  # before which no task counts as issued
         await tasks.until(step - delay)
-        seen, tasks.issued[0] = list(tasks.finished), step + 1
+        seen = list(tasks.finished)
         await node.note("lead", step - min(seen))
-        await tasks.issue(step, seen, await replica.gradient(node, clip=False))
+        grad = await replica.gradient(node, clip=False)
+        tasks.issued[0] = step + 1  # only now: a loop of the user's own may have ended instead
+        await tasks.issue(step, seen, grad)
     await tasks.until(tasks.issued[0])
     await tasks.leave()
 

@@ -148,6 +148,7 @@ class Driver:
     def deliver(self, message: Message) -> None:
         check_finite(message, self.host.me)
         self.metrics.delivered(message)
+        self.host.hear(message)
         if self.requests.pause.waiting and self.effects.away(message.sender) and (size := payload(message)):
             self.metrics.noted("unclocked bytes", size)  # their way took no training time
         if found := self.programs.receiver(message):
@@ -184,10 +185,14 @@ class Driver:
             self.answer(running, came, error)
 
     def close_down(self) -> None:
-        """Begin again from the top with no step left, so that the program says goodbye."""
+        """Begin again from the top with no step left, so that the program says goodbye.
+
+        It is given again what had come and it had not looked at, and what stays true: it has forgotten all of that.
+        """
         for running in self.programs.running:
             if isinstance(running.effect, Receive):
                 self.links.forget(running.effect)
+        self.host.give_again(self.programs.unseen())
         self.programs.close()
         self.requests.waiting.clear()
         self.programs.held = self.host.pace.hold_at = None

@@ -18,6 +18,7 @@ from covey.engines.transport.zmq import ZmqTransport
 from covey.membership import Incarnation
 from covey.message import Address, Message
 from covey.program import Effect, Memory, Node, Receive
+from covey.servers.goodbye import Goodbye
 from covey.strategy import Plan, Role
 from covey.vector import Vector
 
@@ -33,6 +34,7 @@ class RoleHost:
         self.plan, self.role, self.compute_thread, self.links, self.kept = plan, role, compute_thread, links, kept
         self.pace = Pace(plan.steps_of(role.address.rank) if role.trains else 0, kept.done if kept else 0)
         self.mailbox = Mailbox(links.taken)
+        self.goodbyes: dict[Address, Goodbye] = {}  # that have come
         self.sums: SharedSum | None = None
         self.notice = DepartureNotice()
         self.incarnation = Incarnation(
@@ -94,6 +96,18 @@ class RoleHost:
 
     def machine_of(self, who: Address) -> object:
         return self.plan.sites.get(str(who))
+
+    def hear(self, message: Message) -> None:
+        """A message has come."""
+        if isinstance(message, Goodbye):
+            self.goodbyes[message.sender] = message
+
+    def give_again(self, unseen: list[Message]) -> None:
+        """Let a program that begins again find what had come and it had not looked at, and every goodbye."""
+        waiting = {id(message) for message in (*unseen, *self.mailbox.waiting)}
+        said = [goodbye for goodbye in self.goodbyes.values() if id(goodbye) not in waiting]
+        self.mailbox.waiting = [*unseen, *self.mailbox.waiting, *said]  # each after all else from its sender
+        self.links.credits.kept([*unseen, *said])
 
     def discard_mail(self) -> None:
         """Nobody will read what lies here."""

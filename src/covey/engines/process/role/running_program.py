@@ -87,6 +87,10 @@ class RolePrograms:
                 return running, want
         return None
 
+    def unseen(self) -> list[Message]:
+        """The messages that lie ready for them."""
+        return [value for _, value, _ in self.ready if isinstance(value, Message)]
+
     def close(self) -> None:
         """End all of them where they stand."""
         for running in self.running:
