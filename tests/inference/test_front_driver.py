@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import torch
 
 from covey.inference.front_driver import FrontDriver
@@ -39,6 +40,29 @@ def test_a_deadline_that_comes_before_the_one_that_is_waited_for_is_kept() -> No
             driver.close()
 
     assert max(asyncio.run(seconds())) < 3.0
+
+
+def test_the_loop_of_the_command_may_be_asked_to_wait_for_less_than_a_millisecond() -> None:
+    """uvloop then gives a handle that does not tell its time, as it will ring at once."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def statuses() -> dict[int, int]:
+        driver = FrontDriver(FrontSettings(objective=1e-4, deadline=3e-4), lambda to, message: None)
+        try:
+            await asyncio.gather(*(asked(driver, wait) for wait in (0.0, 1e-4, 2e-4)))
+            return dict(driver.statuses)
+        finally:
+            driver.close()
+
+    async def asked(driver: FrontDriver, wait: float) -> None:
+        await asyncio.sleep(wait)
+        asking = asyncio.ensure_future(driver.ask(torch.ones(2)))
+        await asyncio.sleep(0)
+        driver.deliver(ReplicaReady(sender=REPLICA))
+        await asking
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(asyncio.wait_for(statuses(), 5)) == {504: 3}
 
 
 def test_requests_that_come_at_once_are_one_batch() -> None:

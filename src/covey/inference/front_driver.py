@@ -45,7 +45,8 @@ class FrontDriver:
         self.batches_sent = 0
         self._settings, self._to_replica = settings, send
         self._asked: dict[int, asyncio.Future[InferenceAnswer]] = {}
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._due = 0.0  # when it rings: uvloop's handles of short pauses do not say so
         self._soon: asyncio.Handle | None = None
         self._loop = RoleLoop(self._send, Instrument())
         self._loop.noted = self._noted
@@ -99,11 +100,12 @@ class FrontDriver:
         pause, clock = self._loop.run(), asyncio.get_running_loop()
         if pause is None:
             return
+        due = clock.time() + pause
         if self._alarm is not None:
-            if self._alarm.when() <= clock.time() + pause:  # an earlier alarm is early enough
+            if self._due <= due:  # an earlier alarm is early enough
                 return
             self._alarm.cancel()
-        self._alarm = clock.call_later(pause, self._alarmed)
+        self._alarm, self._due = clock.call_later(pause, self._alarmed), due
 
     def _asked_together(self) -> None:
         """The front goes on when all requests that have just come were read: together they are one batch."""
