@@ -19,7 +19,7 @@ from covey.model.compute_shares import in_backward, in_forward
 from covey.model.flat import Flat
 from covey.parallelism.sharded.gradient_sums import GradientSums
 from covey.parallelism.sharded.layer_parameters import LayerParameters, bundles_of
-from covey.parallelism.sharded.row_exchange import TURNS, WantedRows, RowExchange
+from covey.parallelism.sharded.row_exchange import TURNS, RowExchange, WantedRows
 from covey.parallelism.sharded.row_owners import RowOwners, rows_of
 from covey.parallelism.sharded.shard_messages import ParameterRows
 from covey.program import Node
