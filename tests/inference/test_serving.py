@@ -120,6 +120,7 @@ def test_a_new_version_is_tried_and_promoted(tmp_path: Path) -> None:
 
         until(lambda: promoted() and sum(map(len, map(children, children(endpoint.process.pid)))) == 1)
         assert set(found) == {("model.safetensors", 2.0), ("new.safetensors", 3.0)}
+        assert {endpoint.ask("GET", path)[1]["model"] for path in ("/health", "/schema")} == {"new.safetensors"}
         assert endpoint.process.stdout is not None
         assert endpoint.process.stdout.readline().startswith("new.safetensors is promoted: 0 failed and 0 late of 4")
         status, told = endpoint.ask("POST", "/feedback", b'{"id": "0000000000000003", "loss": 0.5}')

@@ -80,7 +80,7 @@ class Endpoint:
         self, models: Sequence[str], schema: InputSchema, driver: FrontDriver, pool: ReplicaPool,
         settings: EdgeSettings,
     ) -> None:  # fmt: skip
-        self._models, self._model, self._schema, self._settings = models, models[0], schema, settings
+        self._models, self._schema, self._settings = models, schema, settings
         self._driver, self._pool = driver, pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,15 +110,20 @@ class Endpoint:
             case "POST", "/feedback":
                 return await self._judge(headers, receive)
             case "GET", "/schema":
-                return 200, {"model": self._model, **self._schema.explain()}
+                return 200, {"model": self._most(), **self._schema.explain()}
             case "GET", "/health":
                 there = len(self._pool.present)
-                return 200 if there else 503, {"model": self._model, "replicas": there}
+                return 200 if there else 503, {"model": self._most(), "replicas": there}
             case "GET", "/stats":
                 return 200, statistics(self._driver, self._pool, self._models)
         raise RequestRefused(
             404, {"error": "there are POST /predict, POST /feedback, GET /schema, GET /health and GET /stats"}
         )
+
+    def _most(self) -> str:
+        """The version that answers most requests; after a canary's promotion it is the new one."""
+        shares = self._driver.choice.shares()
+        return self._models[shares.index(max(shares))]
 
     async def _predict(self, headers: Headers, receive: Receive) -> Answer:
         body = await _body(headers, receive, self._settings)
