@@ -22,6 +22,8 @@ UNREADABLE = (
 )  # fmt: skip
 """What a decoder raises over bytes that are wrong: a RecursionError (a RuntimeError) over what is nested too deeply."""
 
+LONGEST = 300  # letters of what an error may quote of what was read
+
 MOST = 1 << 30  # bytes: a site's config may carry a task's code and tables
 TEXT = 1 << 24  # bytes of a text that a person has written, such as a plan of faults
 
@@ -53,6 +55,12 @@ class WireFormat(Generic[T]):
             return self._decode(data)  # type: ignore[no-any-return]
         except (*UNREADABLE, PlanError) as error:
             raise WireError(f"{path} contains no {self.name}: {error or type(error).__name__}") from None
+
+
+def brief(error: BaseException) -> str:
+    """What an error says, or its kind where it says nothing; the end of a long text is cut off."""
+    text = str(error) or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def reckonable(value: T) -> T:

@@ -55,6 +55,23 @@ def check_keepable(value: Any) -> None:
     pack(value, {})
 
 
+def stands_for(kept: Any, fresh: Any) -> bool:
+    """Whether a value that was read can be what began as `fresh`: lists and dicts grow, tensors and tuples do not."""
+    if isinstance(fresh, Tensor):
+        return isinstance(kept, Tensor) and kept.dtype == fresh.dtype and kept.shape == fresh.shape
+    if isinstance(fresh, Vector):
+        return isinstance(kept, Vector) and kept.like(fresh)
+    if isinstance(fresh, tuple):
+        return isinstance(kept, tuple) and len(kept) == len(fresh) and all(map(stands_for, kept, fresh))
+    if isinstance(fresh, list):
+        return isinstance(kept, list) and all(map(stands_for, kept, fresh))
+    if isinstance(fresh, dict):
+        return isinstance(kept, dict) and all(stands_for(kept[key], fresh[key]) for key in kept.keys() & fresh.keys())
+    if isinstance(fresh, bool | int | float):
+        return isinstance(kept, bool | int | float | None)
+    return True
+
+
 def unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(tree, list):
         return [unpack(item, tensors) for item in tree]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from covey.checkpoint.files import read_object
-from covey.decoding import UNREADABLE
+from covey.decoding import UNREADABLE, brief
 from covey.errors import CheckpointError
 from covey.observe.facts import RunOrigin
 
@@ -67,7 +67,7 @@ def read_record(place: Path) -> RunRecord:
             raise ValueError(f"it says that workers {run.ended} had ended, and the run has {run.workers}")
         return run
     except (OSError, *UNREADABLE) as error:
-        raise CheckpointError(f"{place / 'run.json'} cannot be read: {error}") from None
+        raise CheckpointError(f"{place / 'run.json'} cannot be read: {brief(error)}") from None
 
 
 def sealed(record: Mapping[str, Any]) -> str:

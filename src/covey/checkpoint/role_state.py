@@ -18,9 +18,9 @@ from torch import Tensor
 
 from covey.checkpoint.blocks import NamedNumbers, index, read_index
 from covey.checkpoint.files import opened, read_object
-from covey.checkpoint.packing import pack, unpack
+from covey.checkpoint.packing import pack, stands_for, unpack
 from covey.checkpoint.tensors import Placed
-from covey.decoding import UNREADABLE
+from covey.decoding import UNREADABLE, brief
 from covey.errors import CheckpointError
 from covey.message import Address, Message
 
@@ -58,6 +58,8 @@ class RoleState:
                 return msgspec.convert(kept["$value"], type(fresh), str_keys=True)
             except UNREADABLE as error:
                 raise CheckpointError(f"what the checkpoint keeps as {name!r} cannot be read: {error}") from None
+        if not stands_for(kept, fresh):
+            raise CheckpointError(f"what the checkpoint keeps as {name!r} is not what this program remembers")
         return kept  # type: ignore[no-any-return]  # tensors and plain values come back as they were
 
     def copied(self, named: Callable[[dict[str, Any]], Iterable[NamedNumbers]] = lambda replica: ()) -> StateCopy:
@@ -82,7 +84,7 @@ class RoleState:
             state = RoleState(**{name: unpack(value, tensors) for name, value in tree.items()})
             state.check()
         except (OSError, SafetensorError, *UNREADABLE, CheckpointError) as error:
-            raise CheckpointError(f"{directory} holds no readable state of {who}: {error}") from None
+            raise CheckpointError(f"{directory} holds no readable state of {who}: {brief(error)}") from None
         return state
 
     def check(self) -> None:

@@ -15,6 +15,7 @@ from covey.checkpoint.blocks import Kind, NamedNumbers
 from covey.errors import CheckpointError
 from covey.message import Address
 from covey.model.named import named_numbers, states
+from covey.model.optimizers import check_loaded
 from covey.model.replica import Replica
 from covey.model.slots import read_description
 from covey.vector import Vector
@@ -58,6 +59,7 @@ class InheritedModel:
             slot.view(layout.buffers).copy_(self._found("buffer", slot.name).view(slot.shape))
         for name, buffer in layout.others().items():
             buffer.copy_(self._found("counter", name).view(buffer.shape))
+        check_loaded(replica.optimizer, replica.optimizer.param_groups)
         replica.progress.restore(seen, self.heard)
         replica.progress.lead(replica.optimizer)
         replica.updates.inherited = True
@@ -79,7 +81,7 @@ def inherited(kept: Mapping[Address, RoleState], scored: Collection[Address]) ->
         for one in named_numbers(replica):
             mine = {"parameter": address in scored, "buffer": address in bearers}.get(one.kind, True)
             if mine:
-                weight = float(replica.get("weight", 1.0)) if one.kind in ("parameter", "buffer") else 1.0
+                weight = _weight(replica) if one.kind in ("parameter", "buffer") else 1.0
                 found.setdefault((one.kind, one.name, one.key), []).append((weight, one))
         for member, values in states(replica, read_description(replica["layout"])):
             made.plain.update({(member[0], k): value for k, value in values.items() if not isinstance(value, Tensor)})
@@ -88,6 +90,14 @@ def inherited(kept: Mapping[Address, RoleState], scored: Collection[Address]) ->
         if differ:
             made.averaged.add(key[2] or f"{key[0]}s")
     return made
+
+
+def _weight(kept: Mapping[str, Any]) -> float:
+    """How much a role's model counts in the mean."""
+    weight = float(kept.get("weight", 1.0))
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"a model cannot count {weight:g} in a mean")
+    return weight
 
 
 def _displayed(kept: Mapping[str, Any]) -> Mapping[str, Any]:

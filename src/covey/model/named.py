@@ -72,4 +72,7 @@ def _members_of_old(kept: Mapping[str, Any], slots: Sequence[TensorSlot]) -> Ite
 
 
 def _part(vector: Vector, slot: TensorSlot) -> Tensor:
-    return vector.parts[slot.part][slot.start : slot.stop]
+    part = vector.parts[slot.part]
+    if slot.stop > part.numel():
+        raise ValueError(f"{slot.name} is said to have more numbers than there are")
+    return part[slot.start : slot.stop]

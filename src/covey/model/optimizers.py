@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,42 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
         )
     check_rates(optimizer)
     return optimizer
+
+
+def check_loaded(optimizer: Optimizer, made: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse, with a ValueError, a loaded state with which no step can be done; `made` are its groups as made."""
+    for group, fresh in zip(optimizer.param_groups, made, strict=True):
+        for name, value in fresh.items():
+            if name not in group or not _alike(group[name], value):
+                raise ValueError(f"the optimizer has no usable setting {name!r}")
+        if type(optimizer) not in ELEMENTWISE:  # others may keep anything of a parameter
+            continue
+        states = [(each, optimizer.state[each]) for each in group["params"] if each in optimizer.state]
+        kinds = {frozenset((key, type(value)) for key, value in state.items()) for _, state in states if state}
+        if len(kinds) > 1:
+            raise ValueError("the optimizer has other things of one parameter than of others")
+        if not all(_fits(parameter, state) for parameter, state in states):
+            raise ValueError("the optimizer has numbers that do not have the shapes of its parameters")
+
+
+def _alike(loaded: Any, made: Any) -> bool:
+    """Whether a setting can stand for another: a number, or a tensor of one, for a number, and a pair for a pair."""
+    if isinstance(made, tuple | list) and not any(isinstance(one, torch.Tensor) for one in made):
+        return isinstance(loaded, tuple | list) and len(loaded) == len(made) and all(map(_alike, loaded, made))
+    number = bool | int | float | torch.Tensor
+    return not isinstance(made, number) or isinstance(loaded, number | None)
+
+
+def _fits(parameter: torch.Tensor, state: Mapping[str, Any]) -> bool:
+    """Whether this was kept of a parameter of this shape: of each of its numbers, or of all of them one."""
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            one = key == "step" or value.dim() == 0
+            if value.shape != (torch.Size() if one else parameter.shape) or not (one or value.is_floating_point()):
+                return False
+        elif not isinstance(value, int | float | None):
+            return False
+    return True
 
 
 def active_groups(optimizer: Optimizer) -> list[dict[str, Any]]:

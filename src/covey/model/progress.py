@@ -33,6 +33,8 @@ class TrainingProgress:
 
     def restore(self, seen: int, scores: Iterable[float] = ()) -> None:
         """So many samples were seen, and these scores heard, by whoever goes on here."""
+        if type(seen) is not int or not 0 <= seen < 1 << 53:
+            raise ValueError("the number of samples seen is none")
         self.seen, self.scores = seen, tuple(scores)
 
     def hear(self, score: float) -> None:

@@ -271,4 +271,4 @@ class Replica:
         if self.batch_source.scale and "loss_scale" in state:
             self.batch_source.scale.restore(state["loss_scale"])
         if self.shown.average and "ema" in state:
-            self.shown.average.restore(state["ema"])
+            self.shown.average.restore(state["ema"], self.flat.cut(self.trained), self.buffers)

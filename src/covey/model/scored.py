@@ -73,8 +73,12 @@ class WeightAverage:
     def state(self) -> dict[str, Any]:
         return {} if self.params is None else {"ema": {"params": self.params, "buffers": self.buffers}}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        self.params, self.buffers = kept["params"].clone(), kept["buffers"].clone()
+    def restore(self, kept: Mapping[str, Any], model: Vector, floats: Vector) -> None:
+        """Take over an average of what has the form of these; a role that shows no buffers has none of them."""
+        params, buffers = kept["params"], kept["buffers"]
+        if not params.like(model) or (buffers.parts and not buffers.like(floats)):
+            raise ValueError("the average of the weights has other numbers than the model")
+        self.params, self.buffers = params.clone(), buffers.clone()
 
 
 class ShownModel:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from covey.faults import in_task
 from covey.message import Address
 from covey.model.flat import Flat
-from covey.model.optimizers import MakeOptimizer, check_momentum, made
+from covey.model.optimizers import MakeOptimizer, check_loaded, check_momentum, made
 from covey.model.progress import TrainingProgress
 from covey.program import Node
 from covey.settings import FIRST, LoopSettings, Settings, SettingsUpdate, skipping
@@ -104,7 +104,9 @@ class Updates:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what an optimizer has kept; a scheduler begins anew, and is stepped to where the run is."""
+        before = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state)
+        check_loaded(self.optimizer, before)
         self.progress.lead(self.optimizer)
 
     def set_momentum(self, momentum: float) -> None:

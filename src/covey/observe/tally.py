@@ -72,6 +72,8 @@ class Tally(msgspec.Struct, kw_only=True):
         counts += map(abs, self.ages.values())
         if not all(0 <= count < MOST for count in (*counts, *map(abs, self.staleness))):
             raise ValueError(f"{self.who} cannot have counted that")
+        if self.aged.keys() != self.ages.keys():
+            raise ValueError(f"{self.who} cannot have counted ages of gradients that it has no sum of")
         if not all(map(isfinite, (self.seconds, self.compute, self.waiting))):
             raise ValueError(f"{self.who} cannot have spent that much time")
 

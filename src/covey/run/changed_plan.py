@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey import catalog
 from covey.checkpoint import RoleState, RunRecord
 from covey.data.shards import Shards
+from covey.decoding import UNREADABLE, brief
 from covey.errors import CheckpointError, PlanError
 from covey.message import Address
 from covey.model.batches import BatchSource
 from covey.model.inherited import InheritedModel, inherited
+from covey.model.replica import Replica
 from covey.strategy import Plan, Strategy
 
 PLAN = ("strategy", "workers", "servers", "replicas")
@@ -62,8 +65,10 @@ class ChangedPlan:
 
     @staticmethod
     def of(place: Path, run: RunRecord, here: RunRecord, deal: Shards, limits: Sequence[int | None]) -> ChangedPlan:
-        scored, kept = scored_by(run, place), kept_roles(place, run)
-        model, seen = inherited(kept, scored), samples_of(run)
+        scored = scored_by(run, place)
+        with readable(place):
+            kept, seen = kept_roles(place, run), samples_of(run)
+            model = inherited(kept, scored)
         skipped = [position(deal, rank, seen, limit) for rank, limit in enumerate(limits)]
         head = f"this run has {', '.join(changed(run, here))}: it goes on from the checkpoint's model"
         steps = ", ".join(map(str, sorted(set(skipped))))
@@ -105,9 +110,21 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def take_over(place: Path, run: RunRecord, scored: Sequence[Address]) -> InheritedModel:
-    """The model that a role goes on from."""
-    return inherited(kept_roles(place, run), scored)
+def take_over(place: Path, run: RunRecord, scored: Sequence[Address], replica: Replica) -> None:
+    """Let a role's replica go on from the model of that run."""
+    with readable(place):
+        inherited(kept_roles(place, run), scored).restore(replica, samples_of(run))
+
+
+@contextmanager
+def readable(place: Path) -> Iterator[None]:
+    """Refuse a checkpoint whose content, put together by name, is no model."""
+    try:
+        yield
+    except (*UNREADABLE, AssertionError) as error:
+        raise CheckpointError(
+            f"what {place} keeps of the model cannot be put together ({brief(error)}): {SAME}, or start anew"
+        ) from None
 
 
 def later(source: BatchSource, rank: int, skipped: Sequence[int]) -> BatchSource:

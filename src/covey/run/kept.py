@@ -9,6 +9,7 @@ import msgspec
 from torch.optim import Optimizer
 
 from covey.checkpoint import RoleState, RunRecord
+from covey.decoding import UNREADABLE, brief
 from covey.errors import CheckpointError
 from covey.message import Address
 from covey.model.replica import Replica
@@ -93,6 +94,17 @@ def recalled(place: Path, role: Role, replica: Replica, before: str, now: str) -
     """What a role kept; with the cut that it had `before`, if that was another."""
     if not before:
         return RoleState.read(place, role.address)
+    try:
+        return _divided_anew(place, role, replica, before, now)
+    except (*UNREADABLE, AssertionError) as error:
+        raise CheckpointError(
+            f"what {place} keeps of the model cannot be divided anew ({brief(error)}): go on with the same mesh, or "
+            "start anew"
+        ) from None
+
+
+def _divided_anew(place: Path, role: Role, replica: Replica, before: str, now: str) -> RoleState:
+    """What a role goes on from, of what members of other cuts kept."""
     from covey.parallelism.pipeline.recut import recut
 
     old, new, me = mesh_of(before), mesh_of(now), role.alias or role.address

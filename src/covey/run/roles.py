@@ -23,7 +23,7 @@ from covey.message import Address
 from covey.model import build
 from covey.model.replica import Replica
 from covey.model.scored import ScoredModel
-from covey.run.changed_plan import later, samples_of, take_over
+from covey.run.changed_plan import later, take_over
 from covey.run.kept import keep_own_settings, recalled
 from covey.servers.preparing import with_preparers
 from covey.spec import Spec
@@ -78,7 +78,7 @@ class RoleWork(msgspec.Struct, frozen=True, kw_only=True):
         """Go on from the model of a run with other roles."""
         place = Path(self.kept)
         run = read_record(place)
-        take_over(place, run, self.inherits).restore(replica, samples_of(run))
+        take_over(place, run, self.inherits, replica)
 
     def plan(self, chosen: Strategy, preparers: int = 0) -> Plan:
         roles = shown_by_any(chosen.layout(self.workers, self.servers, self.copies), self.least)
