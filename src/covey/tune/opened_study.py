@@ -14,7 +14,7 @@ from covey.engines import machine
 from covey.names import task_file
 from covey.observe.facts import RunFacts
 from covey.run.record import folder_of_runs, recording
-from covey.tune.outcomes import StudyResult
+from covey.tune.outcomes import StudyResult, TrialRow
 from covey.tune.running import RunningStudy
 from covey.tune.storage import OptunaBook, StudyFolder
 from covey.tune.study_request import StudyRequest
@@ -44,12 +44,18 @@ def opened(
     record = recording(place, _facts(whole, asked.strategy), asked.task, told, kind="study") if place else nullcontext()
     with record as recorded, tempfile.TemporaryDirectory(prefix="covey-study-") as scratch:
         kept = Path(folder) if folder is not None else recorded.path / "study" if recorded else Path(scratch)
-        with StudyFolder(kept, identity) as store:
-            book = OptunaBook(kept, asked, len(store.rows()))
+        with StudyFolder(kept, identity, lambda row: _fit(row, asked)) as store:
+            book = OptunaBook(store, asked)
             yield RunningStudy(asked, whole, store, book, pool, recorded, told)
         if recorded:
             recorded.keep(whole.to_json())
             recorded.journal.end("interrupted" if whole.stopped == "interrupted" else "searched")
+
+
+def _fit(row: TrialRow, asked: StudyRequest) -> None:
+    """Let a trial of a folder have the task and the strategy that its point has: a file of it may name others."""
+    setup = asked.space.setup(row.point, asked.strategy)
+    row.task, row.strategy = setup.task(asked.task), setup.strategy
 
 
 def _facts(whole: StudyResult, strategy: str) -> RunFacts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,16 @@ class TrialRow(msgspec.Struct, kw_only=True):
     seconds: float = 0.0  # of training
     parent: int | None = None  # whose weights it began with
     why: str = ""  # it failed
+
+    def check(self, number: int) -> None:
+        """Refuse, with a ValueError, what no search has written of the trial with this number."""
+        epochs = [0, *(one for one, _ in self.curve)]
+        if self.number != number or not (self.parent is None or 0 <= self.parent < number):
+            raise ValueError("the file is of another trial")
+        if not all(0 <= count < 1 << 53 for count in (self.samples, self.until, self.asked, *epochs)):
+            raise ValueError("a trial cannot have counted that")
+        if any(before >= after for before, after in pairwise(epochs)) or not 0 <= self.seconds < math.inf:
+            raise ValueError("a trial cannot have taken that time")
 
     @property
     def reached(self) -> int:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -13,8 +14,9 @@ from typing import Any, Self
 import msgspec
 
 from covey import atomic_file
-from covey.decoding import WireFormat
-from covey.errors import PlanError, WireError
+from covey.checkpoint.files import opened
+from covey.decoding import UNREADABLE, WireFormat
+from covey.errors import CheckpointError, PlanError, WireError
 from covey.names import option
 from covey.spec.call import Scalar
 from covey.tune.outcomes import TrialRow
@@ -24,6 +26,7 @@ from covey.tune.study_request import StudyRequest
 JOURNAL, ASKED, TRIALS, ROW = "optuna.log", "study.json", "trials", "trial.json"
 NAME = "covey"
 LARGE = 1 << 20  # bytes that say which study a folder holds
+LARGEST_JOURNAL = 1 << 28
 
 _asked: WireFormat[dict[str, Any]] = WireFormat("study of a folder", dict[str, Any], "json", most=LARGE)
 _rows: WireFormat[TrialRow] = WireFormat("trial of a study", TrialRow, "json")
@@ -32,8 +35,11 @@ _rows: WireFormat[TrialRow] = WireFormat("trial of a study", TrialRow, "json")
 class StudyFolder:
     """The trials of one study in a folder; while its block lasts, no other study uses the folder."""
 
-    def __init__(self, path: Path, asked: dict[str, Any]) -> None:
-        self.path, self.asked, self._lock = path, asked, -1
+    def __init__(
+        self, path: Path, asked: dict[str, Any], fit: Callable[[TrialRow], None] = lambda row: None
+    ) -> None:  # fmt: skip
+        """`fit` makes the command of a trial anew, of its point; it raises where that is none of the space."""
+        self.path, self.asked, self._fit, self._lock = path, asked, fit, -1
         self._new = False
 
     def __enter__(self) -> Self:
@@ -64,6 +70,8 @@ class StudyFolder:
 
     def _check(self) -> None:
         """Refuse a folder with another study; an empty one becomes this one's."""
+        if (self.path / TRIALS).is_symlink():
+            raise PlanError(f"{self.path / TRIALS} is a link, which is not followed: choose another folder")
         place = self.path / ASKED
         if not os.path.lexists(place):
             self._new = True
@@ -83,6 +91,8 @@ class StudyFolder:
     def folder(self, trial: int) -> Path:
         """Where the checkpoints and the model of a trial are."""
         place = self.path / TRIALS / f"{trial:04}"
+        if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
+            raise PlanError(f"{place} is not a folder of covey's own: move it away")
         place.mkdir(exist_ok=True)
         return place
 
@@ -95,25 +105,44 @@ class StudyFolder:
         found: list[TrialRow] = []
         while os.path.lexists(place := self.path / TRIALS / f"{len(found):04}" / ROW):
             try:
-                found.append(_rows.read_file(place))
-            except WireError:
+                row = _rows.read_file(place)
+                row.check(len(found))
+                self._fit(row)
+            except (WireError, PlanError, *UNREADABLE):
                 break
+            found.append(row)
         return found
 
 
 class OptunaBook:
     """The same trials in Optuna's own file, which its dashboard opens; new ones are what its sampler suggests."""
 
-    def __init__(self, folder: Path, asked: StudyRequest, known: int) -> None:
-        optuna = imported_optuna()
+    def __init__(self, store: StudyFolder, asked: StudyRequest) -> None:
+        rows, file = store.rows(), store.path / JOURNAL
+        self.space, self.optuna = asked.space, imported_optuna()
+        _check_journal(file)
+        try:
+            self._open(file, asked, len(rows))
+            mended = any(row.asked not in self.trials for row in rows)
+        except Exception:  # of Optuna or of JSON: the file is torn, or was changed
+            mended = True
+        if mended:  # covey's own files have all that Optuna's had
+            if os.path.lexists(file):
+                os.replace(file, file.with_name(f"{JOURNAL}.damaged"))
+            self._open(file, asked, len(rows))
+            for row in rows:
+                row.asked, _ = self.ask(row.number, row.point)
+                store.write(row)
+                self.tell(row)
+
+    def _open(self, file: Path, asked: StudyRequest, known: int) -> None:
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-        file = str(folder / JOURNAL)
-        storage = optuna.storages.JournalStorage(JournalFileBackend(file, lock_obj=JournalFileOpenLock(file)))
-        self.space, self.optuna = asked.space, optuna
+        optuna = self.optuna
+        backend = JournalFileBackend(str(file), lock_obj=JournalFileOpenLock(str(file)))
         samplers = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
         self.study = optuna.create_study(
-            storage=storage, study_name=NAME, load_if_exists=True,
+            storage=optuna.storages.JournalStorage(backend), study_name=NAME, load_if_exists=True,
             sampler=samplers[asked.sampler](seed=asked.limits.seed + known),  # what was drawn is not drawn again
             direction="maximize" if asked.better == "higher" else "minimize",
         )  # fmt: skip
@@ -158,6 +187,23 @@ class OptunaBook:
         elif row.status in ("failed", "finished"):
             trial.set_user_attr("why", row.why)
             self.study.tell(row.asked, state=states.FAIL, skip_if_finished=True)
+
+
+def _check_journal(file: Path) -> None:
+    """Refuse what is no plain file, and remove what a killed search left: half a line, and Optuna's lock."""
+    file.with_name(f"{JOURNAL}.lock").unlink(missing_ok=True)  # the folder has a lock of covey's own
+    if not os.path.lexists(file):
+        return
+    try:
+        with opened(file) as journal:
+            if (size := os.fstat(journal.fileno()).st_size) > LARGEST_JOURNAL:
+                raise PlanError(f"{file} has {size} bytes; the limit is {LARGEST_JOURNAL}: move it away")
+            whole = sum(len(line) for line in journal if line.endswith(b"\n"))
+        if whole < size:
+            os.truncate(file, whole)
+    except (OSError, CheckpointError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a regular file"
+        raise PlanError(f"{file} cannot be used ({why}): move it away; the trials are in files of their own") from None
 
 
 class _OptunaChooser:
