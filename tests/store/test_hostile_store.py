@@ -88,6 +88,15 @@ def test_values_that_covey_never_wrote_are_refused(tmp_path: Path, command: str,
         store.weights(store.named("digits:1"))
 
 
+@pytest.mark.parametrize("last", ["'many'", "NULLIF(1.5, 0)", str(2**63 - 1), "-7"])
+def test_a_hostile_number_of_the_last_version_refuses_the_next(tmp_path: Path, last: str) -> None:
+    register(tmp_path)
+    store = changed(tmp_path, f"UPDATE names SET last = {last}")
+    with pytest.raises(PlanError, match="was changed by something else than covey"):
+        store.register("digits", weights(), origin("b"), {})
+    assert [version.number for version in store.versions()] == [1]
+
+
 def test_rm_with_a_hostile_hash_removes_nothing_outside(tmp_path: Path) -> None:
     folder, outside = tmp_path / "store", tmp_path / ("0" * 64 + ".safetensors")
     register(folder)

@@ -52,7 +52,12 @@ class StoreIndex:
     ) -> int:  # fmt: skip
         """Add a version and return its number, which no version of this name ever had."""
         last = self._rows("SELECT last FROM names WHERE name = ?", name)
-        number = int(str(last[0][0])) + 1 if last else 1
+        try:
+            number = _whole(last[0][0]) + 1 if last else 1
+            if not 0 < number < 1 << 53:
+                raise ValueError(f"the last version of {name} has the number {number - 1}")
+        except ValueError as error:
+            raise PlanError(f"{self._path} was changed by something else than covey: {error}") from None
         self._rows("INSERT OR REPLACE INTO names VALUES (?, ?)", name, number)
         text = msgspec.json.encode(origin).decode()
         (row,) = self._rows(
