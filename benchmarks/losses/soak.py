@@ -21,9 +21,12 @@ from benchmarks.losses.programs import TASK, Program, running, wait_for
 from benchmarks.roles import process_of
 
 WORKERS = 3
-EVERY = 1.4  # seconds between two kills
+KILLS, PIECES = 1200, 30
+EVERY = 0.7  # seconds between two kills, if the run has done two steps meanwhile
+POLL = 0.02  # seconds between two looks for the next worker to kill
 LOOK = 5.0  # seconds between two looks at those who stay
 REPLAY = 60.0  # seconds that are left for the run without kills
+SHORTEST = 20.0  # seconds of kills for which a run is begun
 SLOW = f"{TASK}:paced"
 
 
@@ -43,15 +46,17 @@ class Held(NamedTuple):
 
 
 def soak(pieces: Pieces) -> dict[str, Any]:
-    """Runs of a few minutes each, until there were 1,200 kills."""
-    while sum(one["kills"] for one in pieces.of("soak")) < 1200 and pieces.lacks("soak", 10):
-        pieces.add("soak", one_run(pieces.until - time.monotonic() - REPLAY))
+    """Runs of a few minutes each, until there were that many kills: with `--seconds 1200` one run can do all."""
+    while (killed := sum(one["kills"] for one in pieces.of("soak"))) < KILLS and pieces.lacks("soak", PIECES):
+        if (seconds := pieces.until - time.monotonic() - REPLAY) < SHORTEST:
+            break
+        pieces.add("soak", one_run(seconds, KILLS - killed))
     runs = pieces.of("soak")
     return {"kills": sum(one["kills"] for one in runs), "seconds": sum(one["seconds"] for one in runs), "runs": runs}
 
 
-def one_run(seconds: float) -> dict[str, Any]:
-    """Kill workers in turn for so long; what those who stay held at first and at last, and whether weights differ."""
+def one_run(seconds: float, most: int) -> dict[str, Any]:
+    """Kill workers in turn for so long, or so often; what others held at first and last, and if weights differ."""
     command = (
         "-m", "covey", "run", SLOW, "--strategy", "bsp", "--workers", str(WORKERS), "--on-failure", "continue",
         "--max-failures", "20", "--steps", "1000000", "--threads", "1", "--quiet",
@@ -59,7 +64,7 @@ def one_run(seconds: float) -> dict[str, Any]:
     )  # fmt: skip
     with running(*command) as program:
         wait_for(program.times, 90, "no step", program)
-        killed, looks = struck(program, seconds)
+        killed, looks = struck(program, seconds, most)
         program.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             program.process.wait(60)
@@ -76,22 +81,25 @@ def one_run(seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def struck(program: Program, seconds: float) -> tuple[int, list[dict[str, Held]]]:
+def struck(program: Program, seconds: float, most: int) -> tuple[int, list[dict[str, Held]]]:
     """Kill each worker in its turn; how often, and what the launcher, its server and scorer held meanwhile."""
     until, killed, looks, looked = time.monotonic() + seconds, 0, list[dict[str, Held]](), 0.0
     launcher = program.process.pid
     stay = {"launcher": launcher} | {
         name: pid for name in ("server 0", "scorer 0") if (pid := process_of(name, launcher))
     }  # fmt: skip
-    while (now := time.monotonic()) < until and program.process.poll() is None:
-        if victim := process_of(f"worker {killed % WORKERS}", launcher):
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-                killed += 1
+    due, steps = 0.0, 0
+    while (now := time.monotonic()) < until and killed < most and program.process.poll() is None:
         if now - looked > LOOK:
             looked = now
             looks.append({name: Held.by(pid) for name, pid in stay.items()})
-        time.sleep(max(now + EVERY - time.monotonic(), 0))
+        victim = process_of(f"worker {killed % WORKERS}", launcher) if now >= due else None
+        # all workers take part in each step: after two of them the one that was killed last has done one
+        if victim and (done := len(program.times())) >= steps + 2:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                killed, due, steps = killed + 1, now + EVERY, done
+        time.sleep(POLL)
     return killed, looks
 
 
