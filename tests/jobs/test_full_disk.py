@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.errors import PlanError
 from covey.jobs import full_disk
 from covey.jobs.attempts import Attempts
 from covey.jobs.full_disk import FullDisk, unless_full
@@ -19,6 +20,7 @@ from covey.jobs.head import Head
 from covey.jobs.job_command import JobRequest
 from covey.jobs.job_folder import JobFolder, ServedCluster
 from covey.jobs.job_log import JobEntry, JobLog, KnownJob, known_jobs
+from covey.jobs.serving import serve
 from tests.jobs.pretended import head_of, statuses
 
 RUN = ["run", "examples/digits.py", "--strategy", "bsp", "--workers", "1:2"]
@@ -154,6 +156,17 @@ def test_jobs_that_run_are_stopped_while_the_log_cannot_be_written(
     folder.ask_to_stop("0001")
     head.look()
     assert head.attempts.asked == ["0001"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_head_that_starts_on_a_full_disk_says_so_in_one_line(small: JobFolder, known: bool) -> None:
+    if known:  # its files are there: an earlier head has served the folder
+        serve(small.path, 2, until_empty=True)
+    fill(str(small.path))
+    with pytest.raises(PlanError, match=f"the disk of {small.path} is full .*: remove what is not needed there"):
+        serve(small.path, 2, until_empty=True)
+    (small.path / "junk").unlink()
+    assert serve(small.path, 2, until_empty=True) == {}
 
 
 def test_pauses_grow_and_other_errors_are_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

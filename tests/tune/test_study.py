@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -146,6 +147,13 @@ def test_what_diverges_is_a_row(here: None, file: str) -> None:
     lost = next(row for row in found.trials if row.point["rate"] == 1e30)
     assert lost.status == "failed" and "diverged" in lost.why
     assert found.trials[found.best].point["rate"] == 0.05
+
+
+def test_workers_whose_numbers_are_not_finite_are_a_row_in_short_words(here: None, file: str) -> None:
+    """The error of the run names the message in which they were sent, and to whom."""
+    found = search(file, "rate=1e30|0.05", trials=2, policy="random", workers=2, epochs=1, strategy="bsp")
+    lost = next(row for row in found.trials if row.point["rate"] == 1e30)
+    assert lost.status == "failed" and re.fullmatch("diverged: its numbers were not finite at step [0-9]+", lost.why)
 
 
 def test_a_strategy_that_refuses_the_task_is_a_row(here: None, file: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from covey.errors import PlanError
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ROOM = 64  # bytes that a file has from the beginning: what it is to contain later needs no more of the disk
 FIRST, LONGEST = 1.0, 30.0  # seconds until the next try
@@ -41,6 +43,20 @@ def unless_full(told: Callable[[str], None]) -> Callable[[str], None]:
                 raise
 
     return tell
+
+
+@contextmanager
+def refused_if_full(folder: Path) -> Iterator[None]:
+    """Say in one line that a folder cannot be served as its disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise PlanError(
+            f"the disk of {folder} is full ({error.strerror}), so its jobs cannot be served: remove what is not needed "
+            "there, and start covey jobs serve again"
+        ) from None
 
 
 class FullDisk:

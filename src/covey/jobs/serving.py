@@ -9,7 +9,7 @@ from pathlib import Path
 
 from covey.engines.interrupt import Interrupt, interruptible
 from covey.errors import CoveyError
-from covey.jobs.full_disk import unless_full
+from covey.jobs.full_disk import refused_if_full, unless_full
 from covey.jobs.head import Head
 from covey.jobs.job_folder import JobFolder, ServedCluster
 from covey.jobs.job_log import KnownJob
@@ -28,7 +28,7 @@ def serve(
     """
     sharing_policy(policy)
     folder, cluster, interrupt = JobFolder(path), ServedCluster(slots, policy, slice), Interrupt()
-    with folder.served(cluster) as is_ours, interruptible(interrupt):
+    with refused_if_full(folder.path), folder.served(cluster) as is_ours, interruptible(interrupt):
         head = Head(folder, cluster, told := unless_full(told))
         with closing(head.log):
             told(f"serving {folder.path}: {slots} slot{'' if slots == 1 else 's'}, {policy}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from covey.run.request import request
 from covey.task import Task
 
 KEPT, MODEL, OUTCOME = "kept", "model.safetensors", "outcome.json"
+NOT_FINITE = "NaN or infinite"  # how errors of messages and codecs say that training has diverged
 NEVER = "100000h"  # between two checkpoints: a trial is kept when it pauses
 
 
@@ -97,7 +99,11 @@ def _trained(segment: Segment, task: Task | str) -> tuple[Result, float]:
 
 def failure_of(error: Exception) -> str:
     """What went wrong, in one line; of covey's own errors their words."""
-    return str(error).splitlines()[0] if isinstance(error, CoveyError) and str(error) else faults.words(error)
+    told = str(error).splitlines()[0] if isinstance(error, CoveyError) and str(error) else faults.words(error)
+    if NOT_FINITE in told:
+        step = re.search(rf" of step (\d+) with {NOT_FINITE} numbers", told)
+        return "diverged: its numbers were not finite" + (f" at step {step[1]}" if step else "")
+    return told
 
 
 def told_epochs(epochs: int) -> str:
