@@ -93,16 +93,16 @@ M = TypeVar("M", bound=Message)
 class _Fields(NamedTuple):
     vectors: tuple[str, ...]
     floats: tuple[str, ...]
+    sizes: tuple[int, int, bool] | None  # where all messages of the kind have the same
 
 
 @cache
 def _fields(kind: type[Message]) -> _Fields:
     hints = get_type_hints(kind)
     names = [name for name in kind.__struct_fields__ if name != "sender"]
-    return _Fields(
-        tuple(name for name in names if hints[name] is Vector),
-        tuple(name for name in names if hints[name] is float),
-    )
+    vectors, floats = (tuple(name for name in names if hints[name] is sort) for sort in (Vector, float))
+    same = 8 * len(floats) if kind.counted else 0, 0, False
+    return _Fields(vectors, floats, None if vectors or kind.sized else same)
 
 
 def payload(message: Message) -> int:
@@ -112,8 +112,10 @@ def payload(message: Message) -> int:
 
 def sizes(message: Message) -> tuple[int, int, bool]:
     """Its payload, the bytes of its vectors, and whether it has any."""
-    names, floats = _fields(type(message))
-    carried = sum([getattr(message, name).nbytes for name in names]) if names else 0
+    names, floats, all_alike = _fields(type(message))
+    if all_alike:
+        return all_alike
+    carried = sum([getattr(message, name).nbytes for name in names])
     size = carried + 8 * len(floats) if message.counted else 0
     for name in message.sized if message.counted else ():
         size += len(msgspec.msgpack.encode(getattr(message, name)))

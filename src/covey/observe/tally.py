@@ -173,7 +173,7 @@ class Teller(Instrument):
         if not message.counted or sender == to:
             return
         tally = self.tallies.get(sender) or self.of(sender)
-        peer = self._name(to)
+        peer = self._names.get(to) or self._name(to)
         tally.bytes[peer] = tally.bytes.get(peer, 0) + size
         tally.messages[peer] = tally.messages.get(peer, 0) + 1
         self.bytes += size
@@ -187,7 +187,8 @@ class Teller(Instrument):
 
     def waited(self, begin: float, end: float, who: Address, what: str, wire: float = 0.0) -> None:
         tally = self.tallies.get(who) or self.of(who)
-        tally.waiting += self._clocks[who].waited(begin, end - wire)
+        if (waited := end - wire) > begin:
+            tally.waiting += self._clocks[who].waited(begin, waited)
         if end > tally.seconds:
             tally.seconds = end
 
@@ -250,8 +251,6 @@ class _Clock:
 
     def waited(self, begin: float, end: float) -> float:
         """How much of this time was not computing, as far as is known now."""
-        if end <= begin:
-            return 0.0
         self.waits.append((begin, end))
         if not self.computes:
             return end - begin

@@ -59,7 +59,8 @@ class Cluster:
         if self.jitter == 0:
             return expected
         # Lognormal with mean 1: a slow batch can be very slow, none is faster than 0.
-        return expected * draw.lognormvariate(*_lognormal(self.jitter))
+        mean, deviation = _lognormal(self.jitter)
+        return expected * math.exp(draw.normalvariate(mean, deviation))
 
     def prices(self, spot: Collection[int] = ()) -> Mapping[int, float]:
         """Money per hour of each worker's machine, where those of `spot` may depart."""

@@ -66,10 +66,14 @@ class Fair:
         self.flows: dict[tuple[Host, Host], HostFlow] = {}
         self.order = count()
 
+    def arrival(self, now: float, parcel: Parcel) -> float | None:
+        """Only that of what stays on its machine: later parcels slow down whatever shares a port with them."""
+        return now + self.cluster.nearby(parcel.size) if parcel.src == parcel.dst else None
+
     def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when no other is on its way between the same hosts."""
-        if parcel.src == parcel.dst:
-            return [Event(now + self.cluster.nearby(parcel.size), "delivered", parcel)]
+        if (arrival := self.arrival(now, parcel)) is not None:
+            return [Event(arrival, "delivered", parcel)]
         flow = self.flows.get((parcel.src, parcel.dst)) or self._flow(parcel.src, parcel.dst)
         heappush(flow.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if flow.rate:

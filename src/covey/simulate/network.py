@@ -44,6 +44,9 @@ class Event(msgspec.Struct, eq=False):
 class Network(Protocol):
     """What the virtual engine asks, with a clock that never goes back; it keeps the events, ties in given order."""
 
+    def arrival(self, now: float, parcel: Parcel) -> float | None:
+        """Take a parcel if the time of its arrival is known at once, and answer with that; else `send` must take it."""
+
     def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel; answer with the events to come back with."""
 
@@ -86,20 +89,25 @@ class Fifo:
         # place at the receiver is known at once: one event less for every message.
         self.uniform = cluster.one_latency
 
+    def arrival(self, now: float, parcel: Parcel) -> float | None:
+        """The usual case, as `_transmit` would have it: the sender is idle, and the parcel is a single frame."""
+        if parcel.src == parcel.dst:
+            return now + self.cluster.nearby(parcel.size)
+        nic, size = self.nics.get(parcel.src) or self._nic(parcel.src), parcel.size
+        if now < nic.egress_free or nic.queue or size > self.frame or not self.uniform:
+            return None
+        receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
+        latency = nic.latency if nic.latency > receiver.latency else receiver.latency
+        nic.egress_free = sent = now + size / nic.outward
+        return self._receive(now + latency, receiver, size, sent + latency)
+
     def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when the sender is idle."""
-        if parcel.src == parcel.dst:
-            return [Event(now + self.cluster.nearby(parcel.size), "delivered", parcel)]
-        nic = self.nics.get(parcel.src) or self._nic(parcel.src)
+        if (arrival := self.arrival(now, parcel)) is not None:
+            return [Event(arrival, "delivered", parcel)]
+        nic = self.nics[parcel.src]
         if now >= nic.egress_free and not nic.queue:
-            size = parcel.size
-            if not self.uniform or size > self.frame:
-                return self._transmit(now, nic, parcel, size, next(self.order))
-            # the usual case, as `_transmit` would have it
-            receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
-            latency = nic.latency if nic.latency > receiver.latency else receiver.latency
-            nic.egress_free = sent = now + size / nic.outward
-            return [Event(self._receive(now + latency, receiver, size, sent + latency), "delivered", parcel)]
+            return self._transmit(now, nic, parcel, parcel.size, next(self.order))
         heappush(nic.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if len(nic.queue) > 1:
             return []  # whoever waits already has asked to be woken

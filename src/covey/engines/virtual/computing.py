@@ -10,7 +10,7 @@ from covey.data.stripe_cache.virtual_reads import VirtualReads
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.interrupted_work import Asked, InterruptedWork
 from covey.engines.virtual.stall import blame
-from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
+from covey.engines.virtual.virtual_actor import WAIT, RoleProgram, VirtualActor
 from covey.message import Message
 from covey.observe.instruments import Instrument
 from covey.program import Compute
@@ -40,18 +40,21 @@ class Computing:
         self.slowness: Callable[[VirtualActor], float] | None = None  # by how much faults slow a worker down now
         self.reads: VirtualReads | None = None  # what reading samples takes, where the cluster says so
 
-    def ask(self, thread: RoleProgram, effect: Compute[Any]) -> None:
-        """Begin the work, or get in line behind what the role computes already."""
+    def ask(self, thread: RoleProgram, effect: Compute[Any]) -> object:
+        """Begin the work, or get in line behind what the role computes already; its program waits for the result."""
+        thread.want, thread.since = effect, self._agenda.now
+        thread.turn += 1
         if thread.actor.compute.busy:
             thread.actor.compute.line.append((thread, effect))
         else:
             self._begin(thread, effect)
+        return WAIT
 
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work when its samples are there."""
         actor = thread.actor
         actor.compute.busy = True
-        if not self.reads or not effect.reads:
+        if self.reads is None or effect.reads is None:
             return self._start(thread, effect)
         now = self._agenda.now
         at = self.reads.read(now, actor.name, actor.machine, effect.reads())
@@ -78,18 +81,17 @@ class Computing:
         begin = self._agenda.now
         result, posts = self._do(actor, effect.work)
         end = begin + self._duration(actor, effect)
-        # The result comes before a post of the same moment: who got the last bucket finds the batch complete.
-        late = (
-            [(min(end, begin + done * (end - begin)), self._deliver, actor, it) for it, done in posts] if posts else ()
-        )
+        late = [(min(end, begin + done * (end - begin)), self._deliver, actor, it) for it, done in posts]
         self._take(actor, (end, self._end, thread, (begin, result)), late)
 
     def _take(self, actor: VirtualActor, end: Moment, posts: Sequence[Moment]) -> None:
-        """Let the end of the work come, and what it posts before."""
-        at = self._agenda.at
-        at(*end)
+        """Let the end of the work come, and what it posts before.
+
+        The result comes before a post of the same moment: who got the last bucket finds the batch complete.
+        """
+        self._agenda.at(*end)
         for moment in posts:
-            at(*moment)
+            self._agenda.at(*moment)
 
     def _do(self, actor: VirtualActor, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
         """The result of work, and what it posted."""

@@ -72,7 +72,6 @@ class VirtualEngine:
         self._wires = self._make_wires(network(cluster), plan.window)
         self._wires.allowance = plan.allowance
         self._computing = self._make_computing()
-        self._ask = self._computing.ask
         self._together = GroupSums(cluster, self._agenda, self._watch, self._wake, formulas_from)
         self._world = VirtualWorld(plan, self._agenda, self._wires, self._actors, self._deliver)
         self._undrawn = None if cluster.jitter else Random(0)  # from which nobody draws: one does for all
@@ -93,7 +92,7 @@ class VirtualEngine:
             plan.check(actor.role, actor.replica)
         self._open = len(self._actors)
         self._perform = Handlers({
-            Send: self._send, Receive: self._receive, Compute: self._compute, Collective: self._collective,
+            Send: self._wires.send, Receive: self._receive, Compute: self._computing.ask, Collective: self._collective,
             Sleep: self._sleep, Now: lambda thread, effect: self._agenda.now, Note: self._note, Spawn: self._spawn,
             SavePoint: lambda thread, effect: None,
         })  # fmt: skip
@@ -205,25 +204,19 @@ class VirtualEngine:
         self._watch.ended(self._agenda.now, actor.address)
         self._scores.role_ended()
 
-    def _send(self, thread: RoleProgram, effect: Send) -> Any:
-        if self._wires.send(thread, effect):
-            return None
-        thread.block(self._agenda.now, effect)
-        return WAIT
-
     def _admitted(self, thread: RoleProgram) -> None:
         # The link was full all that time: the whole wait is exchange.
         self._wake(thread, None, wire=self._agenda.now - thread.since)
 
     def _receive(self, thread: RoleProgram, want: Receive) -> Any:
         mailbox = thread.actor.mailbox
-        message = mailbox.take(want) if mailbox.waiting else None
-        if message is not None:
+        if mailbox.waiting and (message := mailbox.take(want)) is not None:
             return received(message, want)
         thread.want, thread.since = want, self._agenda.now
         thread.turn += 1
         thread.actor.waiting.append(thread)
-        self._wires.awaited(thread.actor)
+        if self._wires.full:
+            self._wires.awaited(thread.actor)
         if want.timeout is not None:
             self._agenda.at(self._agenda.now + max(0.0, want.timeout), self._timed_out, thread, thread.turn)
         return WAIT
@@ -235,12 +228,15 @@ class VirtualEngine:
 
     def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
         link, message = flight.link, flight.message
+        if link.latest:
+            link.landed(flight)
         actor, sender = link.receiver, link.sender.address
         late = self._actors[sender] is not link.sender or (self._empty and sender in self._empty)
         if actor.ended or late:
             self._wires.dropped(flight)
         else:
-            check_finite(message, actor.address)
+            if flight.carries:
+                check_finite(message, actor.address)
             actor.heard[sender] = now = self._agenda.now
             self._watch.delivered(now, sender, actor.address, message, flight.payload)
             if not link.line:  # nobody waits for room: what is taken at once need not be laid down
@@ -263,12 +259,6 @@ class VirtualEngine:
                 self._wires.taken(actor, message)
                 return self._wake(thread, received(message, want), wire)
         actor.mailbox.put(message)
-
-    def _compute(self, thread: RoleProgram, effect: Compute[Any]) -> Any:
-        thread.want, thread.since = effect, self._agenda.now
-        thread.turn += 1
-        self._ask(thread, effect)
-        return WAIT
 
     def _collective(self, thread: RoleProgram, effect: Collective) -> Any:
         if not self._together.takes(thread, effect):

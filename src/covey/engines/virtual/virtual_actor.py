@@ -90,6 +90,11 @@ class VirtualLink:
         """Bytes in its window. What lies unread is not among them while its owner waits for more that may come here."""
         return self.under_way if self.receiver.awaits(self.sender.address) else self.under_way + self.unread
 
+    def landed(self, flight: MessageInFlight) -> None:
+        """It has arrived: no newer one can replace it any more."""
+        if self.latest.get(type(flight.message)) is flight:
+            del self.latest[type(flight.message)]
+
 
 class MessageInFlight(Parcel, kw_only=True):
     """A message on its way."""
@@ -98,6 +103,7 @@ class MessageInFlight(Parcel, kw_only=True):
     link: VirtualLink
     payload: int  # what counts of it as exchange
     weight: int  # in the window of its link
+    carries: bool  # numbers
     left_at: float = 0.0
     until: float = 0.0  # when the last of it may have left
     stages: int = 0  # that lie between it and its receiver, where both ends have to work for it

@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.link_faults import LinkFaults
-from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor, VirtualLink
+from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualLink
 from covey.engines.window import LEAST, fits, idle, weight
 from covey.errors import PlanError
 from covey.message import Address, Message, sizes, stamped
@@ -28,9 +28,9 @@ class VirtualLinks:
         self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
         self._actors: Mapping[Address, VirtualActor] = {}
         self._serial = count()
-        self._full: dict[VirtualLink, None] = {}  # on which a sender waits for room
+        self.full: dict[VirtualLink, None] = {}  # on which a sender waits for room
         self._orphans: dict[int, Message] = {}  # unread messages of earlier incarnations, by their identity
-        self._arrived: Callable[[MessageInFlight], None]
+        self.hand_over: Callable[[MessageInFlight], None]  # gives a message to its receiver
         self._crossed: Callable[[MessageInFlight, Any], None]
         self._admitted: Callable[[RoleProgram], None]
 
@@ -41,7 +41,7 @@ class VirtualLinks:
         admitted: Callable[[RoleProgram], None],
     ) -> None:
         """Where messages go, and what to notify when one arrives or a waiting sender may continue."""
-        self._actors, self._arrived, self._admitted = actors, arrived, admitted
+        self._actors, self.hand_over, self._admitted = actors, arrived, admitted
         self._crossed = self._land if self.allowance is None else self._delivered
         for actor in actors.values():
             for message in actor.mailbox.waiting:  # as a checkpoint kept them
@@ -49,14 +49,14 @@ class VirtualLinks:
                 link = sender.links.get(actor.address) or self._link(sender, actor.address)
                 link.unread += weight(message)
 
-    def send(self, thread: RoleProgram, effect: Send) -> bool:
-        """Take a message; False when its sender has to wait for room."""
+    def send(self, thread: RoleProgram, effect: Send) -> object:
+        """Take a message; WAIT when its sender has to wait for room."""
         sender = thread.actor
         link = sender.links.get(effect.to) or self._link(sender, effect.to)
         message = stamped(effect.body, sender.address, not effect.loan)
         if effect.keep == "latest" and self._replaced(link, message):
             self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
-            return True
+            return None
         receiver = link.receiver
         counted, unread, carries = sizes(message)
         if sender.host == receiver.host:
@@ -68,19 +68,20 @@ class VirtualLinks:
         has_room = not carries or effect.paced or (not link.line and fits(link.counted(), load, self._window))
         if effect.lossy and not has_room:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)
-            return True
+            return None
         flight = MessageInFlight(
             next(self._serial), sender.machine, receiver.machine, size, effect.priority,
-            message=message, link=link, payload=counted, weight=load, lossy=effect.lossy,
+            message=message, link=link, payload=counted, weight=load, carries=carries, lossy=effect.lossy,
         )  # fmt: skip
         if effect.keep == "latest":
             link.latest[type(message)] = flight
         if has_room:
             self._leave(flight)
-        else:
-            link.line.append((thread, flight))
-            self._full[link] = None
-        return has_room
+            return None
+        link.line.append((thread, flight))
+        self.full[link] = None
+        thread.block(self._agenda.now, effect)
+        return WAIT
 
     def room(self, sender: VirtualActor, to: Address) -> bool:
         """Whether a message would leave at once, whatever its size."""
@@ -113,11 +114,14 @@ class VirtualLinks:
 
     def _depart(self, flight: MessageInFlight, _: Any = None) -> None:
         agenda = self._agenda
+        if (arrival := self._network.arrival(agenda.now, flight)) is not None:
+            return agenda.at(arrival, self._crossed, flight)
         for event in self._network.send(agenda.now, flight):
             if event.kind == "delivered":
                 agenda.at(event.at, self._crossed, event.parcel)
             else:
                 agenda.at(event.at, self._happen, event)
+        return None
 
     def _happen(self, event: Event, _: Any) -> None:
         agenda = self._agenda
@@ -139,13 +143,6 @@ class VirtualLinks:
             self.hand_over(flight)
 
     _land = _arrive
-
-    def hand_over(self, flight: MessageInFlight) -> None:
-        """Give it to its receiver."""
-        latest = flight.link.latest
-        if latest and latest.get(type(flight.message)) is flight:
-            del latest[type(flight.message)]
-        self._arrived(flight)
 
     def laid(self, flight: MessageInFlight) -> None:
         """It lies in the receiver's mailbox from now on."""
@@ -181,7 +178,7 @@ class VirtualLinks:
 
     def awaited(self, actor: VirtualActor) -> None:
         """A program of this role waits for a message."""
-        for link in self._full:
+        for link in self.full:
             if link.receiver is actor:
                 self._look(link)
 
@@ -201,7 +198,7 @@ class VirtualLinks:
                 self._leave(waiting)
                 self._admitted(thread)
         if not link.line:
-            self._full.pop(link, None)
+            self.full.pop(link, None)
 
     def _replaced(self, link: VirtualLink, message: Message) -> bool:
         """Put the newer message in the place of the older, which keeps its size on the wire and in the tallies."""

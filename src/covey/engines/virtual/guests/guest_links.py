@@ -15,8 +15,8 @@ class GuestLinks(VirtualLinks):
 
     gone: Callable[[VirtualActor, Address], bool]
 
-    def send(self, thread: RoleProgram, effect: Send) -> bool:
-        return self.gone(thread.actor, effect.to) or super().send(thread, effect)
+    def send(self, thread: RoleProgram, effect: Send) -> object:
+        return None if self.gone(thread.actor, effect.to) else super().send(thread, effect)
 
     def from_outside(self, message: Message) -> None:
         """This one comes from the engine: it counts in no window."""
