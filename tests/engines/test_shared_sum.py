@@ -20,7 +20,7 @@ from covey.program import Collective
 from covey.strategy import workers
 from covey.vector import Vector
 
-SMALL, LARGE = 1000, SLOT // 4 + 7777  # numbers: laid out, and summed slice by slice
+SMALL, LARGE = 1000, SLOT // 8 + 7777  # numbers: laid out, and summed slice by slice
 
 
 class Hall:
@@ -147,6 +147,42 @@ def test_one_sum_after_the_other_in_changing_groups(length: int) -> None:
     hall.finish([first, second, third], 8)
     for turn, group in enumerate(groups):
         assert all(same(values[who][turn], expected[turn]) for who in group)
+    hall.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_sums_of_changing_groups_whoever_goes_on_first(data: st.DataObject) -> None:
+    """Members alternate between the halves of their slots, and each at its own pace."""
+    hall = Hall(4)
+    groups = data.draw(st.lists(st.sets(st.sampled_from(hall.group), min_size=2), min_size=1, max_size=6), "groups")
+    values = []
+    for turn, group in enumerate(map(sorted, groups)):
+        length = data.draw(st.sampled_from([1, SMALL, SMALL, LARGE]), "length")
+        values.append({who: random(10 * turn + who.rank, length) for who in group})
+        for who in group:
+            hall.members[who.rank].take(None, Collective(values[turn][who], tuple(group), ring))
+    expected = [in_order(list(vectors.values())) for vectors in values]
+    for rank in data.draw(st.lists(st.integers(0, 3), max_size=30), "who goes on"):
+        hall.members[rank].advance()
+    for _ in range(100):
+        for member in hall.members:
+            member.advance()
+    for vectors, total in zip(values, expected, strict=True):
+        assert all(same(vector, total) for vector in vectors.values())
+    hall.close()
+
+
+def test_nobody_waits_until_all_have_read_its_last_small_numbers() -> None:
+    hall = Hall(3)
+    first, second, third = hall.members
+    for turn in range(3):
+        for member in hall.members:
+            member.take(None, Collective(random(turn, SMALL), hall.group, ring))
+    for member in (third, first, second, first):
+        member.advance()  # the third has laid its numbers out, and reads nothing
+    signs = third.signs[first.me][1]
+    assert [signs.take() for _ in range(4)] == [True, True, True, False]  # laid out, read, and the next laid out
     hall.close()
 
 

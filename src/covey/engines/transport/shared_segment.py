@@ -17,7 +17,7 @@ from covey.engines.transport import handles as open_files
 from covey.engines.transport.semaphore import SIZE, Semaphore
 
 MOST = 128  # roles that share memory; every one of them holds two files of each
-SLOT = 128 << 10  # bytes that a role can lay out for the others
+SLOT = 256 << 10  # bytes that a role can lay out for the others
 
 SEGMENT: list[SharedSegment] = []  # the host's, in the fork server and in all that it forks
 WITHOUT: list[str] = []  # why there is none

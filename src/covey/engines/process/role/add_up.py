@@ -25,15 +25,16 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     size = min(stretch, into.numel())
     room = torch.empty(size, dtype=into.dtype, device=into.device) if len(given) > 2 else into
     narrow = into.dtype == torch.float16
-    alike = shares[0] if all(share == shares[0] for share in shares) and not narrow else None
+    alike = shares[0] if shares.count(shares[0]) == len(shares) and not narrow else None
     whole = into.numel() <= stretch  # a small sum is not cut: each cut would take longer than its additions
     for start in range(0, into.numel(), stretch):
         pieces = given if whole else [tensor[start : start + stretch] for tensor in given]
         total = into if whole else into[start : start + stretch]
         if narrow:  # so that a report can name who contributed NaN or infinity, or say that only the sum has none
             pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
-        both = zip(pieces, shares, strict=True)
-        counted = pieces if alike is not None else [_times(piece, share) for piece, share in both if share]
+        counted = pieces
+        if alike is None:
+            counted = [_times(piece, share) for piece, share in zip(pieces, shares, strict=True) if share]
         _add(counted, room if whole else room[: total.numel()], total)
         if alike not in (None, 1):
             total.mul_(alike)

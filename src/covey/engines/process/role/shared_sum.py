@@ -13,8 +13,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Generator
-from struct import Struct
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -35,6 +35,7 @@ from covey.program import Collective
 from covey.vector import chunk
 
 HEAD = 64  # bytes in front of what is laid out
+HALF = SLOT // 2  # bytes that are laid out at most
 LAYOUTS = 64  # sizes of sums whose places are remembered
 SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
 
@@ -51,7 +52,16 @@ class SumOffer(msgspec.Struct, array_like=True, frozen=True):
     gpu: GpuPlaces | None = None
 
 
-_share = Struct("<d")
+class SlotLayout(NamedTuple):
+    """Where the members of a group lay out parts of certain sizes: slots never move, so all such sums use it."""
+
+    parts: list[list[Tensor]]  # those of each part, in the order of the group
+    own: list[Tensor]
+    shares: list[memoryview[float]]
+    own_share: memoryview[float]
+    others: Group
+
+
 _offers: WireFormat[SumOffer] = WireFormat("offer of numbers to sum", SumOffer, most=SLOT)
 
 
@@ -68,7 +78,9 @@ class SharedSum:
         self.under_way: Steps | None = None
         self.missing: Group = ()
         self.readers: Group = ()  # of what was laid out last; each will say when it has read it
-        self.layouts: dict[LayoutKey, list[list[Tensor]]] = {}  # where members lay out parts of these sizes
+        self.half = 0  # of the slot, in which that lies
+        self.turns: dict[Group, int] = {}  # the half that a group used last; all its members know the same
+        self.layouts: dict[LayoutKey, list[SlotLayout]] = {}  # in either half; none: the parts are too large
 
     def take(self, program: Any, effect: Collective) -> bool:
         """Whether the sum is under way; `advance` at once, and again when the bell rings."""
@@ -94,10 +106,12 @@ class SharedSum:
     def _go_on(self, effect: Collective) -> bool | None:
         """Continue a sum: whether it was made, or None while it waits for a member."""
         if self.under_way is None:
-            parts = [part.view(-1) for part in effect.vector.parts if part.numel()]
-            small = HEAD + sum(rounded(part.nbytes) for part in parts) <= SLOT
-            way = self._laid_out if small else self._sliced
-            self.under_way = way(parts, effect.group, effect.share)
+            parts = [part if part.dim() == 1 else part.view(-1) for part in effect.vector.parts if part.numel()]
+            if halves := self._layouts(effect.group, parts):
+                half = self.turns[effect.group] = 1 - self.turns.get(effect.group, 1)
+                self.under_way = self._laid_out(parts, effect.group, effect.share, halves[half], half)
+            else:
+                self.under_way = self._sliced(parts, effect.group, effect.share)
         try:
             while self._all_there():
                 self.missing = next(self.under_way)
@@ -108,9 +122,11 @@ class SharedSum:
 
     def _all_there(self) -> bool:
         """Whether no member's sign is missing; looks for a moment."""
+        if not self.missing:
+            return True
         until = time.monotonic() + SPIN
         while True:
-            self.missing = tuple(who for who in self.missing if not self.signs[who][1].take())
+            self.missing = tuple([who for who in self.missing if not self.signs[who][1].take()])
             if not self.missing or time.monotonic() > until:
                 return not self.missing
             if not self.spare:
@@ -129,47 +145,57 @@ class SharedSum:
         if self.under_way is not None:
             self.under_way.close()
         self.under_way, self.missing, self.readers = None, (), ()
+        self.turns.clear()
         for _, sign in self.signs.values():
             while sign.take():
                 pass
 
     # -- the two ways ------------------------------------------------------------------------------------------------
 
-    def _laid_out(self, parts: list[Tensor], group: Group, share: float) -> Steps:
-        """Every member lays its numbers out, and sums what all have laid out."""
-        yield self.readers
-        self.readers = others = tuple(who for who in group if who != self.me)
-        theirs = self._layout(group, parts)
-        _share.pack_into(self.segment.slot(self.me), 0, share)
-        for mine, part in zip(theirs[group.index(self.me)], parts, strict=True):
+    def _laid_out(self, parts: list[Tensor], group: Group, share: float, layout: SlotLayout, half: int) -> Steps:
+        """Every member lays its numbers out, and sums what all have laid out.
+
+        A group alternates between the halves of the slots, so no member waits until all have read its last numbers.
+        """
+        if half == self.half:
+            yield self.readers
+            self.readers = ()
+        before, self.readers, self.half = self.readers, layout.others, half
+        layout.own_share[0] = share
+        for mine, part in zip(layout.own, parts, strict=True):
             mine.copy_(part)
-        yield self._tell(others)
-        shares = [_share.unpack_from(self.segment.slot(who))[0] for who in group]
-        for part, *tensors in zip(parts, *theirs, strict=True):
+        self._tell(layout.others)
+        yield before
+        yield layout.others
+        shares = [theirs[0] for theirs in layout.shares]
+        for part, tensors in zip(parts, layout.parts, strict=True):
             total = torch.empty_like(part, device="cpu") if part.is_cuda else part
             add_up(tensors, shares, total, group)
             if part.is_cuda:
                 part.copy_(total)
-        self._tell(others)
+        self._tell(layout.others)
         return True
 
-    def _layout(self, group: Group, parts: list[Tensor]) -> list[list[Tensor]]:
-        """Where each member lays such parts out; the same for all sums of these sizes, as slots never move."""
+    def _layouts(self, group: Group, parts: list[Tensor]) -> list[SlotLayout]:
+        """Where each member lays such parts out, in either half of its slot; none if they are too large for that."""
         key = group, tuple([(part.dtype, part.numel()) for part in parts])
-        found = self.layouts.get(key)
-        if found is None:
+        if key not in self.layouts:
             if len(self.layouts) >= LAYOUTS:
                 self.layouts.clear()
-            found = self.layouts[key] = [self._spread(who, parts) for who in group]
-        return found
+            small = HEAD + sum(rounded(part.nbytes) for part in parts) <= HALF
+            self.layouts[key] = [self._lay_slots_out(group, parts, start) for start in ((0, HALF) if small else ())]
+        return self.layouts[key]
 
-    def _spread(self, who: Address, parts: list[Tensor]) -> list[Tensor]:
-        """Where a role lays such parts out."""
-        slot, offset, found = self.segment.slot(who), HEAD, []
+    def _lay_slots_out(self, group: Group, parts: list[Tensor], start: int) -> SlotLayout:
+        slots = [self.segment.slot(who)[start : start + HALF] for who in group]
+        offset, found, me = HEAD, [], group.index(self.me)
         for part in parts:
-            found.append(torch.frombuffer(slot, dtype=part.dtype, count=part.numel(), offset=offset))
+            place = partial(torch.frombuffer, dtype=part.dtype, count=part.numel(), offset=offset)
+            found.append(list(map(place, slots)))
             offset += rounded(part.nbytes)
-        return found
+        shares = [slot[:HEAD].cast("d") for slot in slots]  # how much a member's numbers count: the first of these
+        others = tuple(who for who in group if who != self.me)
+        return SlotLayout(found, [tensors[me] for tensors in found], shares, shares[me], others)
 
     def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
         """Every member sums its slice of all, then takes the others' slices. If one has no room, none does."""
