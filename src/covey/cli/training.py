@@ -116,7 +116,9 @@ def _check_duration(flag: str, text: str | None) -> None:
 def importing(manner: Voice, every: float = 5.0) -> Iterator[None]:
     """Say now and then what is being imported, which a busy machine may need long for."""
     what = "importing covey" if "torch" in sys.modules else "importing torch"
-    with reminded(None if manner == "quiet" else partial(typer.echo, err=True), what, every):
+    from covey.engines.process.forking.uncollected import uncollected
+
+    with uncollected(), reminded(None if manner == "quiet" else partial(typer.echo, err=True), what, every):
         yield
 
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,7 @@ from covey.engines.cluster import site
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.lab.name import NETNS
 from covey.engines.process.child_process import entitle, forked_child, read, write
+from covey.engines.process.forking.fork_server import import_all
 from covey.engines.process.forking.role_processes import forked
 from covey.errors import PeerLost
 
@@ -53,9 +53,7 @@ ends: WireFormat[SiteEnded] = WireFormat("word of the parent of hosts", SiteEnde
 
 def fork_sites(line: socket.socket, warm: str) -> None:
     """Fork a site for each invitation, also for those that come later; stay until the launcher goes."""
-    import torch._dynamo  # noqa: F401  # what roles need, once for all: see the fork server
-
-    import_module(warm)
+    import_all(warm)
     invitations = _invitations.read(read(line), "the launcher")
     handed = read(line)
     gc.freeze()

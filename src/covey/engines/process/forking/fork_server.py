@@ -26,6 +26,8 @@ import msgspec
 from covey.address import Address
 from covey.decoding import WireFormat
 from covey.engines.process.child_process import Launcher, entitle, forked_child, left_alone, read, write
+from covey.engines.process.forking.lazy_dynamo import stand_in
+from covey.engines.process.forking.uncollected import uncollected
 from covey.engines.transport import shared_segment
 from covey.engines.transport.handles import take
 from covey.engines.transport.secretive import Secretive
@@ -104,10 +106,10 @@ def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:
 
 
 def import_all(warm: str) -> None:
-    """The point of this process: to import once, for all. (Each role's first optimizer would import torch._dynamo.)"""
-    import torch._dynamo  # noqa: F401
-
-    import_module(warm)
+    """The point of this process: to import once, for all."""
+    with uncollected():
+        stand_in()
+        import_module(warm)
 
 
 Entry = Callable[[bytes, bytes, Address], None]
