@@ -101,8 +101,7 @@ def _fields(kind: type[Message]) -> _Fields:
     hints = get_type_hints(kind)
     names = [name for name in kind.__struct_fields__ if name != "sender"]
     vectors, floats = (tuple(name for name in names if hints[name] is sort) for sort in (Vector, float))
-    same = 8 * len(floats) if kind.counted else 0, 0, False
-    return _Fields(vectors, floats, None if vectors or kind.sized else same)
+    return _Fields(vectors, floats, None if vectors or kind.sized else (8 * len(floats) * kind.counted, 0, False))
 
 
 def payload(message: Message) -> int:
