@@ -1,8 +1,9 @@
-"""How fast are top-k and a threshold on a GPU, as whole calls, for numbers of any distribution?
+"""How fast are codecs on a GPU, as whole calls, and top-k for numbers of any distribution?
 
-`python -m benchmarks.choices [megabytes] [names] [rounds]` times `topk` with a residual beside `torch.topk` of the same
-sizes of sums, which are known before or are added in the call, and `select` and `int8` beside eager PyTorch. Calls
-take turns, from a cold cache, by the wall clock; each ends when the device is done. Needs a CUDA device.
+`python -m benchmarks.choices [megabytes] [names] [rounds]` times codecs and a threshold beside eager PyTorch, and
+`topk` with a residual beside `torch.topk` of the same sizes of sums, which are known before or are added in the call;
+of the distributions named, or of `none`. Calls take turns, from a cold cache, by the wall clock; each ends when the
+device is done. Needs a CUDA device.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.kernels import as_one_would_write_it
+from benchmarks.kernels import CHOICES, FAST, as_one_would_write_it
 from covey.exchange import kernels
 
 SHARES = (0.001, 0.01, 0.1)
-THRESHOLD = 3.6428  # a hundredth of normal numbers, twice, reaches it
 
 
 def distributions(count: int) -> dict[str, Callable[[], Tensor]]:
@@ -108,31 +109,25 @@ def top(race: Race, name: str, v: Tensor) -> dict[str, Any]:
     return row
 
 
-def threshold(race: Race, count: int) -> dict[str, Any]:
+def codecs(race: Race, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each codec: milliseconds, and the speed of covey relative to eager PyTorch."""
     x, part = torch.randn(2, count, device="cuda")
     residual = part.clone()
-    with as_one_would_write_it() as eager:
-        spans = race.run(
-            lambda: residual.copy_(part),
-            {
-                "covey": lambda: kernels.select(x, residual, THRESHOLD),
-                "eager": lambda: eager.select(x, residual, THRESHOLD),
-                "int8": lambda: kernels.int8_encode(x, residual, 0, 1),
-                "eager int8": lambda: eager.int8_encode(x, residual, 0, 1),
-            },
-        )
-    ms = {way: round(statistics.median(each), 3) for way, each in spans.items()}
-    return {
-        "ms": ms,
-        "select": interval(spans["covey"], spans["eager"]),
-        "int8": interval(spans["int8"], spans["eager int8"]),
-    }
+    cases = [(f"{name}, block {block}", case, block) for name, case in FAST.items() for block in (0, 512)]
+    for title, case, block in [*cases, ("a threshold, 1 %", CHOICES["select 1 %"], 0)]:
+        with as_one_would_write_it() as eager:
+            both = {"covey": kernels, "eager": eager}
+            ways = {way: partial(case.run, on, x, residual, block) for way, on in both.items()}
+            spans = race.run(lambda: residual.copy_(part), ways)
+        ms = {way: round(statistics.median(each), 3) for way, each in spans.items()}
+        yield title, {"ms": ms, "ratio": interval(spans["covey"], spans["eager"])}
 
 
 def main(megabytes: int = 64, names: str = "", rounds: int = 24) -> None:
     count, race = megabytes * 2**18, Race(rounds)
     torch.manual_seed(0)
-    print(json.dumps({"threshold": threshold(race, count)}), flush=True)
+    for title, row in codecs(race, count):
+        print(json.dumps({title: row}), flush=True)
     for name, made in distributions(count).items():
         if not names or name in names.split(","):
             print(json.dumps({f"{name} {megabytes} MB": top(race, name, made())}), flush=True)

@@ -137,11 +137,11 @@ class Unchecked:
     """The GPU's kernels without waiting for their verdict, to time the device alone."""
 
     def __getattr__(self, name: str) -> Any:
-        from covey.exchange.kernels import gpu, gpu_choosing
+        from covey.exchange.kernels.gpu import choosing, levels
 
-        if hasattr(gpu, name):
-            return partial(getattr(gpu, name), check=False)
-        return partial(getattr(gpu_choosing, name), wait=False)
+        if hasattr(levels, name):
+            return partial(getattr(levels, name), check=False)
+        return partial(getattr(choosing, name), wait=False)
 
 
 def device_ms(work: Callable[[], Any], before: Callable[[], Any], times: int) -> float:

@@ -1,9 +1,9 @@
 """Numbers of a behaviour that are kept in a file which a person can read, and compared one by one.
 
-A file of tests/golden/values has cases. A case is a title and lines under it; whole numbers and words of a line must
-stay as they are, other numbers may differ by a part of themselves: 1e-6, unless the title says `within`. Where a vector
-lies along a direction may differ by that part of its norm, which stands before it: another order of additions moves a
-vector by a part of its norm, however little of it lies along a direction.
+A file of tests/golden/values has cases. A case is a title and lines under it; words of a line must stay as they are,
+and so must whole numbers that are not a vector's; other numbers may differ by a part of themselves: 1e-6, unless the
+title says `within`. Where a vector lies along a direction may differ by that part of its norm, which stands before it:
+another order of additions moves a vector by a part of its norm, however little of it lies along a direction.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _line_differences(line: str, now: str, before: str, within: float) -> list[s
         name, number = (token, 0) if value is None else (name, number + 1)
         norm = norm if number > 1 else expected or 0.0
         least = within * norm if name in VECTORS and number > 1 else SHARES if name in TIMES else NOTHING
-        if not _same(token, old, value, expected, within, least):
+        counted = name not in VECTORS and bool(_WHOLE.fullmatch(token) and _WHOLE.fullmatch(old))
+        if not _same(token, old, None if counted else value, expected, within, least):
             found.append(
                 f"{line}: {name}[{number - 1}] was {old}, is {token}" if number else f"{line}: {old} is {token}"
             )
@@ -83,7 +84,7 @@ def _number(token: str) -> float | None:
 def _same(token: str, old: str, value: float | None, expected: float | None, within: float, least: float) -> bool:
     if token == old:
         return True
-    if value is None or expected is None or (_WHOLE.fullmatch(token) and _WHOLE.fullmatch(old)):
+    if value is None or expected is None:
         return False
     return math.isclose(value, expected, rel_tol=within, abs_tol=max(least, NOTHING))
 

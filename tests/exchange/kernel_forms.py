@@ -19,7 +19,7 @@ class Form:
     """The functions of one form on one device; what it has no kernel for is plain."""
 
     def __init__(self, name: str, device: str, most: int = 10**9) -> None:
-        rooms = {"cpu": ("cpu", "cpu_choosing"), "gpu": ("gpu", "gpu_choosing")}.get(name, ())
+        rooms = {"cpu": ("cpu", "cpu_choosing"), "gpu": ("gpu.levels", "gpu.choosing")}.get(name, ())
         fast = tuple(import_module(f"covey.exchange.kernels.{room}") for room in rooms)
         self.name = name
         self.homes, self.device, self.most = (*fast, plain, plain_levels, plain_choice), device, most

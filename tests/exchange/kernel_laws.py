@@ -91,6 +91,24 @@ def law_top(form: Form, count: int, kind: str) -> None:
             assert torch.equal(kept.cpu(), theirs), (kind, k, rounds)
 
 
+def law_reached(form: Form, count: int) -> None:
+    """Few numbers reach, anywhere, side by side, or more than expected; with NaN beside them all is as it was."""
+    x, residual = inputs(form, count)
+    place = torch.arange(count, device=x.device)
+    for few in (place % 97 == 5, place >= count - count // 20, (place > 70) & (place < 140), place % 3 == 0):
+        big, kept = torch.where(few, x.sign() * 100, x), residual.clone()
+        taken(big + residual, kept, *form.select(big, kept, 50.0))
+        indices, values = form.select(big, None, 50.0)
+        assert torch.equal(indices.long(), few.nonzero().view(-1)) and torch.equal(values, big[few])
+        big[count // 2], kept = float("nan"), residual.clone()
+        try:
+            form.select(big, kept, 50.0)
+        except WireError:
+            torch.testing.assert_close(kept, residual, rtol=1e-5, atol=1e-5)
+        else:
+            raise AssertionError("select took NaN")
+
+
 def taken(v: Tensor, kept: Tensor, indices: Tensor, values: Tensor) -> None:
     left = v.clone()
     left[indices.long()] = 0
@@ -181,6 +199,29 @@ def law_some_zeros(form: Form, name: str) -> None:
     torch.testing.assert_close(dec + residual, v, rtol=1e-5, atol=1e-6)
 
 
+def law_widths(form: Form, block: int) -> None:
+    """Codes of one byte and of two in turn, which nothing that is kept between calls may confuse."""
+    x, _ = inputs(form, 800)
+    for levels in (15, 300, 15):
+        q, norms = form.qsgd_encode(x, None, block, levels, 5, "max")
+        want = Form("plain", "cpu").qsgd_encode(x.cpu(), None, block, levels, 5, "max")
+        assert torch.equal(q.cpu(), want[0]) and torch.equal(norms.cpu(), want[1]), (block, levels)
+        dec = form.qsgd_decode(q, norms, block, levels, torch.empty_like(x))
+        assert ((dec - x).abs() <= norms.max() / levels * 1.001).all(), (block, levels)
+
+
+def law_extremes(form: Form, block: int) -> None:
+    """Norms and deviations of numbers whose squares do not fit into float32."""
+    x, _ = inputs(form, 640)
+    for scale in (1e-25, 1e25):
+        v = x * scale
+        each = v.double().view(-1, block or 640)
+        norms = form.qsgd_encode(v, None, block, 15, 5, "l2")[1]
+        torch.testing.assert_close(norms.double(), each.norm(dim=1), rtol=1e-6, atol=0)
+        limits = form.terngrad_encode(v, None, block, 5, 1.5)[1]
+        torch.testing.assert_close(limits.double(), 1.5 * each.std(1, correction=0), rtol=1e-5, atol=0)
+
+
 def law_adding(form: Form, name: str) -> None:
     """A decoder adds with a weight."""
     x, out = inputs(form, 333)
@@ -237,12 +278,16 @@ def laws_of_codes(form: Form, quick: bool) -> Laws:
         yield f"unbiased {name}", partial(law_unbiased, form, name)
     for name in ("onebit", "int8", "terngrad", "dorefa", "natural"):
         yield f"adding {name}", partial(law_adding, form, name)
+    for block in (64, 0):
+        yield f"widths {block}", partial(law_widths, form, block)
+        yield f"extremes {block}", partial(law_extremes, form, block)
     yield "shared scale", partial(law_shared_scale, form)
 
 
 def laws_of_choice(form: Form, quick: bool) -> Laws:
     sizes = [*range(0, 50, 7 if quick else 1), *(n for n in (4097, 9001) if n <= form.most)]
     yield "choices", partial(each, partial(law_choices, form), sizes)
+    yield "reached", partial(each, partial(law_reached, form), (n for n in (9001, 1_000_003) if n <= form.most))
     for kind in ("normal", "sorted", "sparse", "alike", "tiers", *EXACT) if form.name != "plain" else ():
         yield f"top {kind}", partial(law_top, form, 66_000 if quick else 100_001, kind)
     for name in ("select", "topk", "mstopk"):

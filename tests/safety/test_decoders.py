@@ -51,7 +51,7 @@ ELSEWHERE = {
     "topology/weights.py": "files: test_directed",
     "parallelism/plan/plan_file.py": "files: tests/parallelism/test_saved_layouts.py",
     "compare/finished_runs.py": "files: tests/compare",
-    "exchange/kernels/gpu_choosing.py": "bits of a number of its own",
+    "exchange/kernels/gpu/choosing.py": "bits of a number of its own",
     "engines/process/role/op_profiler.py": "a file that torch has just written here: tests/real/test_profile.py",
     "engines/handover.py": "the one that unpickles: test_lint",
 }

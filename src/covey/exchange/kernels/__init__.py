@@ -26,7 +26,7 @@ from covey.errors import WireError
 from covey.exchange.kernels import plain, plain_choice, plain_levels
 
 FLOAT = torch.float32
-FAST = {"cpu": ("cpu", "cpu_choosing"), "cuda": ("gpu", "gpu_choosing")}
+FAST = {"cpu": ("cpu", "cpu_choosing"), "cuda": ("gpu.levels", "gpu.choosing")}
 
 
 def onebit_encode(x: Tensor, residual: Tensor | None, block: int) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,9 @@ def mstopk(x: Tensor, residual: Tensor | None, k: int, rounds: int, seed: int) -
 
 
 def _encode(name: str, x: Tensor, residual: Tensor | None, *settings: Any) -> Any:
-    flat = x.detach().reshape(-1).to(torch.float32).contiguous()
+    flat, ready = x, x.dim() == 1 and x.dtype is FLOAT and x.is_contiguous() and not x.requires_grad
+    if not ready:  # each of these calls takes a microsecond
+        flat = x.detach().reshape(-1).to(FLOAT).contiguous()
     if residual is not None:
         assert residual.shape == flat.shape and residual.dtype == torch.float32 and residual.is_contiguous(), (
             f"a residual of {tuple(residual.shape)} {residual.dtype} for {flat.numel()} numbers: flat float32 is needed"

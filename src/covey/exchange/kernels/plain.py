@@ -148,9 +148,10 @@ def _terngrad_limit(v: Tensor, block: int, clip: float) -> Tensor:
         return top
     filled = torch.full_like(top, table.shape[1])
     filled[-1:] -= table.numel() - v.numel()
-    gaps = table - (table.sum(1) / filled).view(-1, 1)
+    wide = table.double()  # else squares of small and large numbers are lost
+    gaps = wide - (wide.sum(1) / filled).view(-1, 1)
     gaps.view(-1)[v.numel() :] = 0
-    limit = torch.minimum(top, clip * (gaps.square().sum(1) / filled).sqrt())
+    limit = torch.minimum(top, (clip * (gaps.square().sum(1) / filled).sqrt()).to(torch.float32))
     if not bool(torch.isfinite(limit).all()):
         raise refused()
     return limit

@@ -43,6 +43,12 @@ def peaks(v: Tensor, block: int) -> Tensor:
     return rows(v, block).abs().amax(1) if v.numel() else v.new_zeros(0)
 
 
+def lengths(v: Tensor, block: int) -> Tensor:
+    """Squares of numbers below 1e-19 or beyond 1e19 do not fit into single precision."""
+    found: Tensor = torch.linalg.vector_norm(rows(v, block), dim=1, dtype=torch.float64)
+    return found.to(torch.float32)
+
+
 def int8_encode(x: Tensor, residual: Tensor | None, block: int, seed: int | None) -> tuple[Tensor, Tensor]:
     v = wanted(x, residual)
     top = peaks(v, block)
@@ -60,7 +66,7 @@ def qsgd_encode(
     x: Tensor, residual: Tensor | None, block: int, levels: int, seed: int | None, norm: str
 ) -> tuple[Tensor, Tensor]:
     v = wanted(x, residual)
-    norms = peaks(v, block) if norm == "max" else torch.linalg.vector_norm(rows(v, block), dim=1)
+    norms = peaks(v, block) if norm == "max" else lengths(v, block)
     if not bool(torch.isfinite(norms).all()):
         raise refused()
     q = rounded(v * spread(inverse(float(levels), norms), v.numel(), block), seed).clamp_(-levels, levels)

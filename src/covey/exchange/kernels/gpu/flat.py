@@ -1,28 +1,23 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
-"""Triton: blocks of any size, or one of all. Pieces are measured, then all is coded from the end: what was read last
-is still in the cache. With a scale that is not finite nothing is written."""
+"""Triton: several blocks of any size. Pieces are measured, then all is coded from the end: what was read last is still
+in the cache. With a scale that is not finite nothing is written. What decodes is for all sizes of blocks."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from covey.exchange.kernels.gpu_rows import INFINITE, drawn, inverse, packed, rounded, sized, wanted
+from covey.exchange.kernels.gpu.rows import INFINITE, drawn, inverse, packed, rounded, sized, wanted
 
 
 @triton.jit
-def survey(
-    x, r, table, n, block, pieces, PIECE: tl.constexpr, KIND: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr
-):
+def measure(x, r, place, low, end, KIND: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr):
     """Three numbers for a piece of a block. KIND 0: max|v|; 1: squares; 2: max, squares and sum; 3: onebit's sides."""
-    part, b = tl.program_id(0), tl.program_id(1)
-    low = b * block + part * PIECE
-    end = tl.minimum((b + 1) * block, n)
     top = tl.zeros((TILE,), tl.int32)
     first = tl.zeros((TILE,), tl.float64)
     second = tl.zeros((TILE,), tl.float64)
-    for start in range(0, PIECE, TILE):
-        at = low + start + tl.arange(0, TILE)
+    for start in range(low, end, TILE):
+        at = start + tl.arange(0, TILE)
         v = wanted(x, r, at, at < end, KEEP)
         if KIND == 0 or KIND == 2:
             top = tl.maximum(top, sized(v))
@@ -35,7 +30,6 @@ def survey(
             first += tl.where(high, v, 0.0).to(tl.float64)
             second += tl.where(high, 0.0, v).to(tl.float64)
             top += tl.where(high, 0, 1)
-    place = table + (b * pieces + part) * 3
     if KIND == 3:
         tl.store(place, tl.sum(top).to(tl.float64))
     else:
@@ -45,30 +39,52 @@ def survey(
 
 
 @triton.jit
+def settled(table, pieces, filled, clip, KIND: tl.constexpr, CLIP: tl.constexpr, WIDE: tl.constexpr):
+    """From the pieces of a block to its scale: a level for each side, or twice a maximum, a norm or a limit."""
+    at = tl.arange(0, WIDE)
+    place = table + at * 3
+    top = tl.load(place, mask=at < pieces, other=0.0)
+    first = tl.sum(tl.load(place + 1, mask=at < pieces, other=0.0))
+    second = tl.sum(tl.load(place + 2, mask=at < pieces, other=0.0))
+    if KIND == 3:
+        below = tl.sum(top)
+        up = (first / tl.maximum(filled - below, 1.0)).to(tl.float32)
+        down = (second / tl.maximum(below, 1.0)).to(tl.float32)
+    else:
+        if KIND == 1:
+            up = tl.sqrt(first).to(tl.float32)
+        else:
+            up = (tl.max(tl.where(top != top, 0.0, top)) + tl.sum(top * 0.0)).to(tl.float32)  # NaN if one is not finite
+            if CLIP:
+                mean = second / filled
+                width = (clip * tl.sqrt(tl.maximum(first / filled - mean * mean, 0.0))).to(tl.float32)
+                up = tl.where(sized(up) < INFINITE, tl.minimum(up, width), up)
+        down = up
+    return up, down
+
+
+@triton.jit
+def survey(
+    x, r, table, n, block, pieces, PIECE: tl.constexpr, KIND: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr
+):
+    part, b = tl.program_id(0), tl.program_id(1)
+    low = b * block + part * PIECE
+    end = tl.minimum(low + PIECE, tl.minimum((b + 1) * block, n))
+    measure(x, r, table + (b * pieces + part) * 3, low, end, KIND, KEEP, TILE)
+
+
+@triton.jit
 def settle(
     table, scale, n, block, pieces, clip, KIND: tl.constexpr, CLIP: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """From the pieces of a block to its scale: a level for each side, a maximum, a norm or a limit."""
     b = tl.program_id(0)
     filled = tl.minimum(block, n - b * block).to(tl.float64)
-    at = tl.arange(0, WIDE)
-    place = table + (b * pieces + at) * 3
-    top = tl.load(place, mask=at < pieces, other=0.0)
-    squares = tl.sum(tl.load(place + 1, mask=at < pieces, other=0.0))
-    total = tl.sum(tl.load(place + 2, mask=at < pieces, other=0.0))
+    up, down = settled(table + b * pieces * 3, pieces, filled, clip, KIND, CLIP, WIDE)
     if KIND == 3:
-        below = tl.sum(top)
-        tl.store(scale + 2 * b, (squares / tl.maximum(filled - below, 1.0)).to(tl.float32))
-        tl.store(scale + 2 * b + 1, (total / tl.maximum(below, 1.0)).to(tl.float32))
-    elif KIND == 1:
-        tl.store(scale + b, tl.sqrt(squares).to(tl.float32))
+        tl.store(scale + 2 * b, up)
+        tl.store(scale + 2 * b + 1, down)
     else:
-        limit = (tl.max(tl.where(top != top, 0.0, top)) + tl.sum(top * 0.0)).to(tl.float32)  # NaN if one is not finite
-        if CLIP:
-            mean = total / filled
-            width = (clip * tl.sqrt(tl.maximum(squares / filled - mean * mean, 0.0))).to(tl.float32)
-            limit = tl.where(sized(limit) < INFINITE, tl.minimum(limit, width), limit)
-        tl.store(scale + b, limit)
+        tl.store(scale + b, up)
 
 
 @triton.jit
@@ -80,15 +96,11 @@ def from_the_end(n, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["one", "two"])
 def linear_flat(
-    x, r, q, scale, n, block, levels, one, two, CHANCE: tl.constexpr, KEEP: tl.constexpr, ONE: tl.constexpr,
-    TILE: tl.constexpr,
-):  # fmt: skip
+    x, r, q, scale, n, block, levels, one, two, CHANCE: tl.constexpr, KEEP: tl.constexpr, TILE: tl.constexpr
+):
     _, at, mask = from_the_end(n, TILE)
     v = wanted(x, r, at, mask, KEEP)
-    if ONE:
-        top = tl.load(scale)
-    else:
-        top = tl.load(scale + at // block, mask=mask, other=0.0)
+    top = tl.load(scale + at // block, mask=mask, other=0.0)
     code = rounded(v * inverse(levels, top), at, one, two, CHANCE)
     code = tl.minimum(tl.maximum(code, -levels), levels)
     mask &= sized(top) < INFINITE
@@ -98,14 +110,11 @@ def linear_flat(
 
 
 @triton.jit
-def onebit_flat(x, r, out, scale, n, block, KEEP: tl.constexpr, ONE: tl.constexpr, TILE: tl.constexpr):
+def onebit_flat(x, r, out, scale, n, block, KEEP: tl.constexpr, TILE: tl.constexpr):
     first, at, mask = from_the_end(n, TILE)
     v = wanted(x, r, at, mask, KEEP)
-    if ONE:
-        up, down = tl.load(scale), tl.load(scale + 1)
-    else:
-        up = tl.load(scale + 2 * (at // block), mask=mask, other=0.0)
-        down = tl.load(scale + 2 * (at // block) + 1, mask=mask, other=0.0)
+    up = tl.load(scale + 2 * (at // block), mask=mask, other=0.0)
+    down = tl.load(scale + 2 * (at // block) + 1, mask=mask, other=0.0)
     high = (v >= 0.0) & mask
     packed(high.to(tl.int32), out, first, n, 1, TILE)
     if KEEP:
@@ -114,16 +123,11 @@ def onebit_flat(x, r, out, scale, n, block, KEEP: tl.constexpr, ONE: tl.constexp
 
 
 @triton.jit(do_not_specialize=["one", "two"])
-def terngrad_flat(
-    x, r, out, limits, scales, n, block, one, two, KEEP: tl.constexpr, ONE: tl.constexpr, TILE: tl.constexpr
-):
+def terngrad_flat(x, r, out, limits, scales, n, block, one, two, KEEP: tl.constexpr, TILE: tl.constexpr):
     first, at, mask = from_the_end(n, TILE)
     v = wanted(x, r, at, mask, KEEP)
-    if ONE:
-        limit, scale = tl.load(limits), tl.load(scales)
-    else:
-        limit = tl.load(limits + at // block, mask=mask, other=0.0)
-        scale = tl.load(scales + at // block, mask=mask, other=0.0)
+    limit = tl.load(limits + at // block, mask=mask, other=0.0)
+    scale = tl.load(scales + at // block, mask=mask, other=0.0)
     code, dec = drawn(v, limit, scale, at, mask, one, two)
     packed(code, out, first, n, 2, TILE)
     if KEEP:

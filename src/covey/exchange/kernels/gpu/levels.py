@@ -1,7 +1,8 @@
-"""The codecs on a GPU: what lies around the Triton kernels of `gpu_rows` and `gpu_flat`.
+"""The codecs on a GPU: what lies around the Triton kernels of `rows`, `whole` and `flat`.
 
-Blocks up to 8192 numbers take one pass, larger ones and one block of all take two. `check=False` does not wait for the
-device: then a scale that is not finite says that its block was refused, and its residual is as it was.
+Blocks up to 8192 numbers take one pass; one block of all takes two, in one launch; other blocks take three launches.
+`check=False` does not wait for the device: then a scale that is not finite says that its block was refused, and its
+residual is as it was.
 """
 
 from __future__ import annotations
@@ -14,34 +15,60 @@ import torch
 import triton
 from torch import Tensor
 
-from covey.exchange.kernels import chance, gpu_flat, gpu_rows, plain
+from covey.exchange.kernels import chance, plain
+from covey.exchange.kernels.gpu import flat, rows, whole
+from covey.exchange.kernels.gpu.launch import EXACT, CooperativeShape, LaunchShape, Workspace, launch
 from covey.exchange.kernels.plain_levels import parted
 
 SMALL, TILE, ROWS, PIECES = 8192, 4096, 2048, 4096
 COPIED = 512  # scales that the processor looks at itself
 PEAK, NORM, MOMENTS, SIDES = 0, 1, 2, 3
-EXACT = {"enable_fp_fusion": False}  # a*b+c in two roundings, as on the CPU: the codes are the same
+WHOLE = LaunchShape(2048, 4, 4)
 
 
 class GpuBlocks:
-    """How a tensor is cut, and the scales of its blocks: measured here, unless blocks are small."""
+    """How a tensor is cut, the scales of its blocks, and whether it was refused."""
 
     def __init__(self, x: Tensor, residual: Tensor | None, block: int, kind: int, clip: float = 0.0) -> None:
-        assert x.numel() < 2**31 - SMALL, f"{x.numel()} numbers at once: at most 2^31 - {SMALL} fit these kernels"
         self.x, self.residual, self.block, self.count = x, residual, block, x.numel()
+        assert self.count < 2**31 - SMALL, f"{self.count} numbers at once: at most 2^31 - {SMALL} fit these kernels"
         self.r = x if residual is None else residual
-        self.keep = residual is not None
+        self.kind, self.clip, self.keep = kind, clip, residual is not None
         self.many, self.size = plain.blocks(self.count, block)
         self.small = 0 < block <= SMALL  # BLOCK is compiled in, so it must not vary with the tensor
-        self.wide = triton.next_power_of_2(self.size)
-        self.rows = max(1, ROWS // self.wide)
-        self.even = self.wide == self.size and self.size >= 32
-        self.one = self.many == 1
+        self.one = self.many == 1 and not self.small
+        self.even = self.small and block >= 32 and block & (block - 1) == 0
         self.scales = x.new_empty((self.many, 2) if kind == SIDES else (self.many,))
+        self._asked: Workspace | None = None
         self._copied: tuple[Tensor, torch.cuda.Event] | None = None
-        if not self.small:
-            self._survey(kind, clip)
+        if not (self.small or self.one):
+            self._survey()
             self._copy_scales()
+
+    def code_rows(
+        self, kernel: Any, codes: tuple[Tensor, ...], numbers: tuple[float, ...], constants: tuple[bool, ...]
+    ) -> None:
+        """Small blocks, several to a program."""
+        wide = triton.next_power_of_2(self.size)
+        each = max(1, ROWS // wide)
+        self._asked = Workspace.of(self.x)
+        launch(
+            kernel, -(-self.many // each), (self.x, self.r, *codes), self._asked, self.count, (self.many, *numbers),
+            (*constants, self.keep, self.size, wide, each),
+        )  # fmt: skip
+
+    def code_whole(
+        self, code: int, out: Tensor, shared: Tensor | None = None, levels: float = 1.0,
+        keys: tuple[int, int] = (0, 0), chanced: bool = True, step: bool = False,
+    ) -> None:  # fmt: skip
+        """One block of all numbers."""
+        (tiles, programs, covered), self._asked = CooperativeShape.of(self.x, WHOLE), Workspace.of(self.x)
+        tensors = self.x, self.r, out, self.scales, self.scales if shared is None else shared
+        settings = code, self.kind, chanced, self.clip > 0, shared is not None, step
+        launch(
+            whole.whole, programs, tensors, self._asked, self.count, (tiles, levels, self.clip, *keys),
+            (*settings, self.keep, WHOLE.tile, covered), WHOLE,
+        )  # fmt: skip
 
     def _copy_scales(self) -> None:
         """Few scales are on their way to the processor while codes are made: nobody waits for both in turn."""
@@ -50,20 +77,17 @@ class GpuBlocks:
             there.copy_(self.scales, non_blocking=True)
             self._copied = there, torch.cuda.current_stream(self.x.device).record_event()
 
-    def _survey(self, kind: int, clip: float) -> None:
+    def _survey(self) -> None:
         piece = max(TILE, triton.next_power_of_2(-(-self.size // PIECES)))
         pieces = -(-self.size // piece)
         table = torch.empty((self.many, pieces, 3), dtype=torch.float64, device=self.x.device)
-        gpu_flat.survey[(pieces, self.many)](
-            self.x, self.r, table, self.count, self.size, pieces, piece, kind, self.keep, 2048
+        flat.survey[(pieces, self.many)](
+            self.x, self.r, table, self.count, self.size, pieces, piece, self.kind, self.keep, 2048
         )  # fmt: skip
-        gpu_flat.settle[(self.many,)](
-            table, self.scales, self.count, self.size, pieces, clip, kind, clip > 0, triton.next_power_of_2(pieces)
+        flat.settle[(self.many,)](
+            table, self.scales, self.count, self.size, pieces, self.clip, self.kind, self.clip > 0,
+            triton.next_power_of_2(pieces),
         )  # fmt: skip
-
-    @property
-    def row_grid(self) -> tuple[int]:
-        return (-(-self.many // self.rows),)
 
     @property
     def flat_grid(self) -> tuple[int]:
@@ -78,12 +102,15 @@ class GpuBlocks:
     def wire(self, codes: Tensor, each: int) -> Tensor:
         if codes.dtype == torch.uint8:
             loose, codes = codes, torch.empty(-(-self.count * each // 32), dtype=torch.int32, device=codes.device)
-            gpu_rows.pack_codes[self.flat_grid](loose, codes, self.count, each, TILE)
+            rows.pack_codes[self.flat_grid](loose, codes, self.count, each, TILE)
         return codes.view(torch.uint8)[: -(-self.count * each // 8)]
 
     def check(self, decode: Callable[[Tensor], Tensor]) -> None:
         """Raise if a block was refused, after taking the others' codes back: residual + dec - x is what it was."""
-        if self._copied is not None:
+        if self._asked is not None:
+            if self._asked.answer() == 0:
+                return
+        elif self._copied is not None:
             there, came = self._copied
             came.synchronize()
             if all(map(math.isfinite, there.view(-1).tolist())):
@@ -92,8 +119,8 @@ class GpuBlocks:
         if bool(fine.all()):
             return
         if self.residual is not None and self.small:
-            whole = plain.spread(fine.view(self.many, -1).all(1).float(), self.count, self.block) > 0
-            self.residual += torch.where(whole, decode(torch.empty_like(self.x)) - self.x, 0.0)
+            intact = plain.spread(fine.view(self.many, -1).all(1).float(), self.count, self.block) > 0
+            self.residual += torch.where(intact, decode(torch.empty_like(self.x)) - self.x, 0.0)
         raise plain.refused()
 
 
@@ -103,24 +130,24 @@ def _keys(seed: int | None) -> tuple[int, int]:
 
 
 def _linear(
-    x: Tensor, residual: Tensor | None, block: int, norm: bool, levels: int, seed: int | None
-) -> tuple[Tensor, GpuBlocks]:
+    x: Tensor, residual: Tensor | None, block: int, norm: bool, levels: int, seed: int | None, step: bool
+) -> tuple[Tensor, Tensor, GpuBlocks]:
+    """The codes, and of each block the highest level or one step."""
     cut = GpuBlocks(x, residual, block, NORM if norm else PEAK)
     q = torch.empty(cut.count, dtype=torch.int8 if levels <= 127 else torch.int16, device=x.device)
     if cut.count == 0:
-        return q, cut
+        return q, cut.scales, cut
     keys, chanced = _keys(seed), seed is not None
     if cut.small:
-        gpu_rows.linear_rows[cut.row_grid](
-            x, cut.r, q, cut.scales, cut.count, cut.many, float(levels), *keys, norm, chanced, cut.keep, cut.size,
-            cut.wide, cut.rows, **EXACT,
-        )  # fmt: skip
+        cut.code_rows(rows.linear_rows, (q, cut.scales), (float(levels), *keys), (norm, chanced, step))
+    elif cut.one:
+        cut.code_whole(whole.LINEAR, q, None, float(levels), keys, chanced, step)
     else:
-        gpu_flat.linear_flat[cut.flat_grid](
-            x, cut.r, q, cut.scales, cut.count, cut.size, float(levels), *keys, chanced, cut.keep, cut.one, TILE,
-            **EXACT,
+        flat.linear_flat[cut.flat_grid](
+            x, cut.r, q, cut.scales, cut.count, cut.size, float(levels), *keys, chanced, cut.keep, TILE, **EXACT
         )  # fmt: skip
-    return q, cut
+        return q, parted(cut.scales, float(levels)) if step else cut.scales, cut
+    return q, cut.scales, cut
 
 
 def _back(kernel: Any, codes: Tensor, scales: Tensor, block: int, out: Tensor, alpha: float | None) -> Tensor:
@@ -135,41 +162,38 @@ def _back(kernel: Any, codes: Tensor, scales: Tensor, block: int, out: Tensor, a
 def int8_encode(
     x: Tensor, residual: Tensor | None, block: int, seed: int | None, check: bool = True
 ) -> tuple[Tensor, Tensor]:
-    q, cut = _linear(x, residual, block, False, 127, seed)
-    scales = parted(cut.scales, 127.0)
+    q, scales, cut = _linear(x, residual, block, False, 127, seed, True)
     if check:
         cut.check(lambda out: int8_decode(q, scales, block, out))
     return q, scales
 
 
 def int8_decode(q: Tensor, scales: Tensor, block: int, out: Tensor, alpha: float | None = None) -> Tensor:
-    return _back(gpu_flat.linear_back, q, scales, block, out, alpha)
+    return _back(flat.linear_back, q, scales, block, out, alpha)
 
 
 def qsgd_encode(
     x: Tensor, residual: Tensor | None, block: int, levels: int, seed: int | None, norm: str, check: bool = True
 ) -> tuple[Tensor, Tensor]:
-    q, cut = _linear(x, residual, block, norm == "l2", levels, seed)
+    q, norms, cut = _linear(x, residual, block, norm == "l2", levels, seed, False)
     if check:
-        cut.check(lambda out: qsgd_decode(q, cut.scales, block, levels, out))
-    return q, cut.scales
+        cut.check(lambda out: qsgd_decode(q, norms, block, levels, out))
+    return q, norms
 
 
 def qsgd_decode(q: Tensor, norms: Tensor, block: int, levels: int, out: Tensor, alpha: float | None = None) -> Tensor:
-    return _back(gpu_flat.linear_back, q, parted(norms, levels), block, out, alpha)
+    return _back(flat.linear_back, q, parted(norms, levels), block, out, alpha)
 
 
 def onebit_encode(x: Tensor, residual: Tensor | None, block: int, check: bool = True) -> tuple[Tensor, Tensor]:
     cut = GpuBlocks(x, residual, block, SIDES)
     codes = cut.codes(1)
     if cut.count and cut.small:
-        gpu_rows.onebit_rows[cut.row_grid](
-            x, cut.r, codes, cut.scales, cut.count, cut.many, cut.keep, cut.even, cut.size, cut.wide, cut.rows, **EXACT
-        )  # fmt: skip
+        cut.code_rows(rows.onebit_rows, (codes, cut.scales), (), (cut.even,))
+    elif cut.one:
+        cut.code_whole(whole.ONEBIT, codes)
     elif cut.count:
-        gpu_flat.onebit_flat[cut.flat_grid](
-            x, cut.r, codes, cut.scales, cut.count, cut.size, cut.keep, cut.one, TILE, **EXACT
-        )  # fmt: skip
+        flat.onebit_flat[cut.flat_grid](x, cut.r, codes, cut.scales, cut.count, cut.size, cut.keep, TILE, **EXACT)
     wire = cut.wire(codes, 1)
     if check:
         cut.check(lambda out: onebit_decode(wire, cut.scales, block, out))
@@ -177,7 +201,7 @@ def onebit_encode(x: Tensor, residual: Tensor | None, block: int, check: bool = 
 
 
 def onebit_decode(bits: Tensor, levels: Tensor, block: int, out: Tensor, alpha: float | None = None) -> Tensor:
-    return _back(gpu_flat.onebit_back, bits, levels, block, out, alpha)
+    return _back(flat.onebit_back, bits, levels, block, out, alpha)
 
 
 def terngrad_encode(
@@ -188,13 +212,13 @@ def terngrad_encode(
     codes = cut.codes(2)
     top = cut.scales if scale is None else scale
     if cut.count and cut.small:
-        gpu_rows.terngrad_rows[cut.row_grid](
-            x, cut.r, codes, cut.scales, top, cut.count, cut.many, clip, *_keys(seed), clip > 0, scale is not None,
-            cut.keep, cut.even, cut.size, cut.wide, cut.rows, **EXACT,
-        )  # fmt: skip
+        settings = clip > 0, scale is not None, cut.even
+        cut.code_rows(rows.terngrad_rows, (codes, cut.scales, top), (clip, *_keys(seed)), settings)
+    elif cut.one:
+        cut.code_whole(whole.TERNARY, codes, scale, keys=_keys(seed))
     elif cut.count:
-        gpu_flat.terngrad_flat[cut.flat_grid](
-            x, cut.r, codes, cut.scales, top, cut.count, cut.size, *_keys(seed), cut.keep, cut.one, TILE, **EXACT
+        flat.terngrad_flat[cut.flat_grid](
+            x, cut.r, codes, cut.scales, top, cut.count, cut.size, *_keys(seed), cut.keep, TILE, **EXACT
         )  # fmt: skip
     wire = cut.wire(codes, 2)
     if check:
@@ -203,4 +227,4 @@ def terngrad_encode(
 
 
 def terngrad_decode(codes: Tensor, scales: Tensor, block: int, out: Tensor, alpha: float | None = None) -> Tensor:
-    return _back(gpu_flat.ternary_back, codes, scales, block, out, alpha)
+    return _back(flat.ternary_back, codes, scales, block, out, alpha)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from covey.exchange.kernels.gpu_choice import EACH as EACH_WORDS
-from covey.exchange.kernels.gpu_choice import TABLE as TABLE_WORDS
-from covey.exchange.kernels.gpu_choice import leave, meet, share, streamed
-from covey.exchange.kernels.gpu_rows import INFINITE, mix, sized, wanted
+from covey.exchange.kernels.gpu.choice import streamed
+from covey.exchange.kernels.gpu.launch import EACH as EACH_WORDS
+from covey.exchange.kernels.gpu.launch import REFUSAL, leave, meet, share, tell
+from covey.exchange.kernels.gpu.launch import TABLE as TABLE_WORDS
+from covey.exchange.kernels.gpu.rows import INFINITE, mix, sized, wanted
 
 EACH = tl.constexpr(EACH_WORDS)
 TABLES = tl.constexpr(32)  # in the workspace: four digits' counts, then what each program has found
@@ -196,13 +197,13 @@ def mark(v, marks, first, last, n, upper, lower, TILE: tl.constexpr):
     return sure, may
 
 
-@triton.jit(do_not_specialize=["tiles", "k", "room", "high_rank", "low_rank", "one", "two", "word"])
+@triton.jit(do_not_specialize=["turn", "tiles", "k", "room", "high_rank", "low_rank", "one", "two", "word"])
 def top(
-    x, r, out, scratch, work, told, n, tiles, k, room, high_rank, low_rank, one, two, word, KEEP: tl.constexpr,
+    x, r, out, scratch, work, told, turn, n, tiles, k, room, high_rank, low_rank, one, two, word, KEEP: tl.constexpr,
     ROUNDS: tl.constexpr, SAMPLE: tl.constexpr, DRAWN: tl.constexpr, PIECE: tl.constexpr, TILE: tl.constexpr,
     ALL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """`told` is the largest size, and whether the choice stands; the residual holds v then, and 0 of what was chosen.
+    """`told` is whether the choice stands, or that some are not finite; the residual holds v, and 0 of what was chosen.
 
     A tile with NaN or infinity stays as it is. `scratch` holds the sample, the largest size of each tile and how many
     of it count, and the pool; parts of it that are not filled hold -1.
@@ -249,8 +250,7 @@ def top(
     need = k - tl.sum(sures)
     fine &= (need >= 0) & (need <= tl.sum(mays))
     if program == 0:
-        tl.store(told, most)
-        tl.store(told + 1, fine.to(tl.int32))
+        tell(told, turn, tl.where(most < INFINITE, fine.to(tl.int32), REFUSAL))
     if fine:
         run = word % (tl.sum(mays) - need + 1)
         sure_before = tl.sum(tl.where(lane < program, sures, 0))

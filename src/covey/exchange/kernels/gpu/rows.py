@@ -1,13 +1,16 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 """Triton: blocks of up to 8192 numbers, several to a program, measured and coded in one pass.
 
-A block that holds NaN or infinity is left alone, and its scale is not finite. WIDE is BLOCK's next power of two.
+A block that holds NaN or infinity is left alone, and its scale is not finite; the last program tells whether there is
+one. WIDE is BLOCK's next power of two.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from covey.exchange.kernels.gpu.launch import report
 
 INFINITE = tl.constexpr(0x7F800000)
 
@@ -80,12 +83,12 @@ def places(n, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):
     return row, at, mask
 
 
-@triton.jit(do_not_specialize=["one", "two"])
+@triton.jit(do_not_specialize=["turn", "many", "one", "two"])
 def linear_rows(
-    x, r, q, scale, n, many, levels, one, two, NORM: tl.constexpr, CHANCE: tl.constexpr, KEEP: tl.constexpr,
-    BLOCK: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    x, r, q, scale, work, told, turn, n, many, levels, one, two, NORM: tl.constexpr, CHANCE: tl.constexpr,
+    STEP: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Evenly spaced levels up to max|v| or to the norm."""
+    """Evenly spaced levels up to max|v| or to the norm; `scale` gets these, or one step."""
     row, at, mask = places(n, BLOCK, WIDE, ROWS)
     v = wanted(x, r, at, mask, KEEP)
     if NORM:
@@ -94,20 +97,21 @@ def linear_rows(
     else:
         top = tl.max(sized(v), axis=1).to(tl.float32, bitcast=True)
     fine = sized(top) < INFINITE
-    tl.store(scale + row, top, mask=row < many)
+    step = tl.math.div_rn(top, levels + top * 0.0)
+    tl.store(scale + row, step if STEP else top, mask=row < many)
     code = rounded(v * inverse(levels, top)[:, None], at, one, two, CHANCE)
     code = tl.minimum(tl.maximum(code, -levels), levels)
     mask &= fine[:, None]
     tl.store(q + at, code.to(q.dtype.element_ty), mask=mask)
     if KEEP:
-        step = tl.math.div_rn(top, levels + top * 0.0)
         tl.store(r + at, v - code * step[:, None], mask=mask)
+    report(work, told, turn, tl.max((~fine & (row < many)).to(tl.int32)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["turn", "many"])
 def onebit_rows(
-    x, r, out, scale, n, many, KEEP: tl.constexpr, PACK: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
+    x, r, out, scale, work, told, turn, n, many, PACK: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, at, mask = places(n, BLOCK, WIDE, ROWS)
     v = wanted(x, r, at, mask, KEEP)
@@ -122,15 +126,16 @@ def onebit_rows(
         packed(high.to(tl.int32), out, tl.program_id(0) * ROWS * BLOCK, n, 1, ROWS * WIDE)
     else:
         tl.store(out + at, high.to(tl.uint8), mask=mask)
+    fine = (sized(up) < INFINITE) & (sized(down) < INFINITE)
     if KEEP:
-        fine = (sized(up) < INFINITE) & (sized(down) < INFINITE)
         tl.store(r + at, v - tl.where(high, up[:, None], down[:, None]), mask=mask & fine[:, None])
+    report(work, told, turn, tl.max((~fine & (row < many)).to(tl.int32)))
 
 
-@triton.jit(do_not_specialize=["one", "two"])
+@triton.jit(do_not_specialize=["turn", "many", "one", "two"])
 def terngrad_rows(
-    x, r, out, scale, shared, n, many, clip, one, two, CLIP: tl.constexpr, SHARED: tl.constexpr, KEEP: tl.constexpr,
-    PACK: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    x, r, out, scale, shared, work, told, turn, n, many, clip, one, two, CLIP: tl.constexpr, SHARED: tl.constexpr,
+    PACK: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, at, mask = places(n, BLOCK, WIDE, ROWS)
     v = wanted(x, r, at, mask, KEEP)
@@ -153,6 +158,7 @@ def terngrad_rows(
         tl.store(out + at, code.to(tl.uint8), mask=mask)
     if KEEP:
         tl.store(r + at, v - dec, mask=mask & (peak < INFINITE)[:, None])
+    report(work, told, turn, tl.max(((sized(limit) >= INFINITE) & (row < many)).to(tl.int32)))
 
 
 @triton.jit
