@@ -21,3 +21,13 @@ KEPT = Case("[within 1e-3] a codec", ["network: bytes=8 arrives=2,0.01,-3 rate=0
 )
 def test_what_differs_is_told(now: str, told: list[str]) -> None:
     assert Case(KEPT.title, [now]).differences(KEPT) == told
+
+
+def test_large_numbers_of_a_vector_are_no_counts() -> None:
+    """Eight digits of a float32 beyond 1e7 look like a whole number, whose last ones are rounded."""
+    kept = Case("[within 1e-6] a codec", ["spread: bytes=56296640 arrives=56296640,-58437370"])
+    assert Case(kept.title, ["spread: bytes=56296640 arrives=56296646,-58437376"]).differences(kept) == []
+    assert Case(kept.title, ["spread: bytes=56296646 arrives=56296940,-58437370"]).differences(kept) == [
+        "spread: bytes[0] was 56296640, is 56296646",
+        "spread: arrives[0] was 56296640, is 56296940",
+    ]

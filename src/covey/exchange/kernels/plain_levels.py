@@ -44,7 +44,7 @@ def peaks(v: Tensor, block: int) -> Tensor:
 
 
 def lengths(v: Tensor, block: int) -> Tensor:
-    """Squares of numbers below 1e-19 or beyond 1e19 do not fit into single precision."""
+    """In double precision: squares of numbers below 1e-22 or beyond 1e19 do not fit into single."""
     found: Tensor = torch.linalg.vector_norm(rows(v, block), dim=1, dtype=torch.float64)
     return found.to(torch.float32)
 
