@@ -1,8 +1,8 @@
 """How much of a link does covey use: a push and a pull of 100 MB, and rings that sum 100 MB, between hosts at 1 Gbit/s?
 
 The hosts are those of a lab, whose links are shaped; bytes of tensors are counted, so some 95 % of a link is all that
-TCP leaves in frames of 1514 bytes. covey's links with CURVE and with --insecure, and Gloo over the same links, take
-turns. All share the cores of this machine, which encrypt for all hosts. Root: `python -m benchmarks.link`;
+TCP leaves in frames of 1514 bytes. covey's links with CURVE, with --cipher and with --insecure, and Gloo over the same
+links, take turns. All share the cores of this machine, which encrypt for all hosts. Root: `python -m benchmarks.link`;
 a rate and cases may follow, such as `250mbit "ring of 4"`.
 """
 
@@ -42,7 +42,8 @@ from covey.vector import Vector
 
 NUMBERS = 25_000_000  # float32: 100 MB
 RATE = BytesPerSecond(125e6)
-PORTS = {"encrypted": 7000, "insecure": 7100, "gloo": 7200}
+CIPHER = "aes-256-gcm"
+PORTS = {"encrypted": 7000, "cipher": 7300, "insecure": 7100, "gloo": 7200}
 CASES = {"push + pull": 2, "ring of 2": 2, "ring of 4": 4}  # hosts that take part
 
 
@@ -54,6 +55,7 @@ class Setting(NamedTuple):
     net: str
     port: int
     keys: dict[Address, Keys]
+    cipher: str
 
 
 class Post:
@@ -65,7 +67,7 @@ class Post:
         book = {who: f"tcp://{setting.net}.{who.rank + 1}:{setting.port + who.rank}" for who in self.group}
         public = {who: pair.public for who, pair in setting.keys.items()}
         ring = KeyRing(setting.keys[self.me], public) if setting.keys else None
-        self.links = ZmqTransport(self.me, book, limit=1 << 30, key_ring=ring)
+        self.links = ZmqTransport(self.me, book, limit=1 << 30, key_ring=ring, cipher=setting.cipher)
         self.links.waives = lambda sender: True  # as a role that waits for more: what is unread does not count
         self.mailbox = Mailbox(self.links.taken)
         self.node = Node(self.me, [None] * len(self.group), None, random.Random(0), 0)  # type: ignore[arg-type]
@@ -124,7 +126,7 @@ def covey_member(setting: Setting, rank: int, turns: Connection) -> None:
 
     def step() -> None:
         post.run(exchange() if setting.case == "push + pull" else ring(post.node, mine, tuple(post.group)))
-        while any(link.outbox.pending for link in post.links.links.values()):
+        while any(link.stuck or link.outbox.pending for link in post.links.links.values()):
             post.listen()
 
     take_turns(step, lambda: mine.parts[0].fill_(1.0), turns)
@@ -209,8 +211,9 @@ def measure(
             spaces = [lab.name.host(f"h{number}") for number in range(CASES[case])]
             teams = {}
             for kind, port in PORTS.items():
-                keys = {who: new_pair() for who in workers(len(spaces))} if kind == "encrypted" else {}
-                setting = Setting(case, spaces, nets.data, port, keys)
+                locked = kind in ("encrypted", "cipher")
+                keys = {who: new_pair() for who in workers(len(spaces))} if locked else {}
+                setting = Setting(case, spaces, nets.data, port, keys, CIPHER if kind == "cipher" else "")
                 teams[kind] = Team(gloo_member if kind == "gloo" else covey_member, setting)
             taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in teams}
             for _ in range(warm_up + rounds):

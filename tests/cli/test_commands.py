@@ -18,7 +18,8 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls, spelling: str) -
         "--scores 2 --seed 7 --threads 1 --save m.safetensors --checkpoint kept --every 5s --resume old --stall 9s "
         "--on-failure restart --max-failures 4 --best accuracy --patience 3 --keeper etcd:h:1/a --standby "
         "--register digits --store kept_models "
-        "--preparers 3 --link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure"
+        "--preparers 3 --link-rate 50mbit --hosts hosts.txt --place servers:node0 --interface eth1 --insecure "
+        "--cipher aes-256-gcm"
     )
     trace = [spelling, "examples/spot.csv"]
     shown = runner.invoke(app, ["run", "task.py:mine", *flags.split(), "--faults", "kill worker 1@5s", *trace])
@@ -56,6 +57,7 @@ def test_run_passes_every_flag(runner: CliRunner, calls: Calls, spelling: str) -
         "place": "servers:node0",
         "interface": "eth1",
         "insecure": True,
+        "cipher": "aes-256-gcm",
         "faults": "kill worker 1@5s",
         "spot_trace": Path("examples/spot.csv"),
         "runs": None,

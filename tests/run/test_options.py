@@ -71,6 +71,7 @@ OTHER: dict[str, Any] = {
     "place": "servers:node0",
     "interface": "eth0",
     "insecure": True,
+    "cipher": "aes-256-gcm",
     "cluster": Cluster(),
     "timing_only": True,
     "instruments": [Instrument()],

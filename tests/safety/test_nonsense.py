@@ -148,7 +148,7 @@ def test_messages_are_numbered_as_they_leave() -> None:
         outbox.put(parcel)
     steps = []
     while (parcel := outbox.next()) is not None:
-        head = parcel.opening(left, TOKEN)
+        head = parcel.opening(left, TOKEN).pack() + parcel.head
         outbox.opened(parcel)
         left += 1
         frame = Frame(OPEN, 0, len(head) - 40, left - 1, 0, TOKEN)

@@ -207,14 +207,13 @@ class FaultFlags(FlagGroup):
 class HostFlags(FlagGroup):
     """How hosts are found, and how they reach each other."""
 
-    hosts: Annotated[
-        Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as mpirun takes it.", HOSTS)
-    ] = None
+    hosts: Annotated[Path | None, flag("--hosts", "FILE", "A file of hosts, one a line, as for mpirun.", HOSTS)] = None
     place: Annotated[str, flag("--place", "WHERE", "Roles on hosts: servers:node0,workers:rest.", HOSTS)] = ""
     interface: Annotated[str, flag("--interface", "NAME", "The network interface to use, such as eth1.", HOSTS)] = ""
     insecure: Annotated[
         bool, flag("--insecure", "", "Neither encrypt nor authenticate links between hosts.", HOSTS)
     ] = False
+    cipher: Annotated[str, flag("--cipher", "NAME", "Encrypt tensors between hosts faster: aes-256-gcm.", HOSTS)] = ""
 
 
 @dataclass(frozen=True, kw_only=True)

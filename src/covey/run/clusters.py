@@ -104,7 +104,7 @@ def terms_of(given: Options, threads: int) -> MeetingTerms:
     """How the hosts of a run meet, as it was asked for; what is insecure is said."""
     terms = MeetingTerms(
         place=given.network.place, interface=given.network.interface, insecure=given.network.insecure, threads=threads,
-        stall=parse_duration(given.processes.stall),
+        cipher=given.network.cipher, stall=parse_duration(given.processes.stall),
     )  # fmt: skip
     if given.output.watcher and given.network.insecure:
         given.output.watcher.say(f"{option('insecure', True)}: {INSECURE}")

@@ -146,18 +146,6 @@ class ProcessOptions(OptionPart):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NetworkOptions(OptionPart):
-    """Where roles live, and how hosts reach each other."""
-
-    read_by = HOSTS
-
-    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
-    place: str = ""
-    interface: str = ""
-    insecure: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class VirtualOptions(OptionPart):
     """What virtual time needs."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from numbers import Integral
 from typing import Any
 
 from covey.engines.entries import ENGINES, Engine
+from covey.engines.transport.cipher import CIPHERS, INSTALL, NEEDS
 from covey.errors import PlanError
 from covey.names import meant, option
 from covey.run.leading.lead_options import LOCAL, LeadOptions
@@ -20,7 +23,6 @@ from covey.run.option_parts import (
     CopyOptions,
     FaultOptions,
     Kind,
-    NetworkOptions,
     OptionPart,
     OutputOptions,
     ProcessOptions,
@@ -39,6 +41,31 @@ FOR: Mapping[frozenset[Kind], str] = {
     VIRTUAL: "virtual time (the engine simulated, or covey simulate)",
     LOCAL: "processes of this machine (the engine local)",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkOptions(OptionPart):
+    """Where roles live, and how hosts reach each other."""
+
+    read_by = HOSTS
+
+    hosts: str | os.PathLike[str] | None = None  # a file of hosts, for engines that take one
+    place: str = ""
+    interface: str = ""
+    insecure: bool = False
+    cipher: str = ""  # of tensors; none: that of CURVE
+
+    def __post_init__(self) -> None:
+        if self.cipher and self.cipher not in CIPHERS:
+            raise PlanError(f"{option('cipher', self.cipher)}: there is {', '.join(CIPHERS)}; without it, CURVE's")
+        if self.cipher and self.insecure:
+            raise PlanError(
+                f"{option('cipher', self.cipher)} encrypts, and {option('insecure', True)} does not: omit one of them"
+            )
+
+    def check(self) -> None:
+        if self.cipher and find_spec(NEEDS) is None:
+            raise PlanError(f"{option('cipher', self.cipher)} needs {NEEDS}: {INSTALL}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

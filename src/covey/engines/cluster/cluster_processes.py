@@ -125,7 +125,7 @@ class ClusterProcesses:
         shared = self._share(homes)
         contacts = Contacts(
             book=book, launcher=board.endpoint, native=self.native, sites=sites, machines=shared.places(),
-            token=self.keys.token,
+            token=self.keys.token, cipher=self.terms.cipher,
         )  # fmt: skip
         for number in range(len(self.sites)):
             mine = [who for who, home in homes.items() if home.number == number]

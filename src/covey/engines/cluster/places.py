@@ -110,6 +110,7 @@ class MeetingTerms:
     place: str = ""
     interface: str = ""
     insecure: bool = False
+    cipher: str = ""  # of tensors between hosts; none: CURVE's
     threads: int = 1  # with which a role computes
     stall: float = STALL  # seconds for which a process may give no sign of life
     say: Callable[[str], None] = lambda line: None  # shows a line to the person

@@ -20,6 +20,7 @@ class Contacts(Secretive, frozen=True, kw_only=True):
     public: dict[str, str] = msgspec.field(default_factory=dict)  # none: links private to one user of one machine
     pairs: dict[str, Pair] = msgspec.field(default_factory=dict)  # of the roles that start from this copy
     token: bytes = NONE  # of the run, in front of everything that its roles say
+    cipher: str = ""  # of tensors between roles; none: that of the links
     native: str = ""  # "module arguments": a way to sum over roles that is not covey's own
     sites: dict[str, int] = msgspec.field(default_factory=dict)  # the number of the site where each role lives
     incarnations: dict[str, int] = msgspec.field(default_factory=dict)  # of the roles that were restarted

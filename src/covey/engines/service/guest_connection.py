@@ -67,9 +67,9 @@ def parcels(message: Message, place: int, number: int, loan: bool) -> Iterator[l
     outgoing = OutgoingMessage(SendOrder(0, number), place, message, PIECE, loan=loan, latest=False)
     while not outgoing.ready():  # its numbers come from a GPU
         time.sleep(LOOK)
-    yield [outgoing.opening(number, NONE)]
+    yield [outgoing.opening(number, NONE).pack() + outgoing.head]
     while outgoing.pieces:
-        yield [outgoing.prefix(NONE), outgoing.pieces[0]]
+        yield [outgoing.prefix(NONE).pack(), outgoing.pieces[0]]
         outgoing.offset += len(outgoing.pieces.popleft())
 
 

@@ -18,8 +18,10 @@ from covey.engines.transport.token import NONE, TOKEN
 from covey.errors import WireError
 from covey.message import raw
 
-OPEN, DATA, SHARED, TAKEN = 1, 2, 3, 4
-"""TAKEN stands alone: its number says how many bytes of the receiver's messages the sender's programs have taken."""
+OPEN, DATA, SHARED, TAKEN, OFFER = 1, 2, 3, 4, 5
+"""TAKEN stands alone: its number says how many bytes of the receiver's messages the sender's programs have taken. OFFER
+is the last frame on its socket: what follows on the link travels on a connection of its own (`cipher/`).
+"""
 
 SMALL = 32 << 10
 """Up to this many bytes travel in one piece with their header."""
@@ -55,7 +57,7 @@ def read(data: bytes) -> tuple[Frame, memoryview]:
         raise WireError(f"a frame of {len(data)} bytes is refused: it is shorter than its prefix")
     first, sender, size, number, offset, token = _prefix.unpack_from(data)
     frame = Frame(first % (1 << KIND_BITS), sender, size, number, offset, token, first >> KIND_BITS)
-    if frame.kind not in (OPEN, DATA, SHARED, TAKEN):
+    if frame.kind not in (OPEN, DATA, SHARED, TAKEN, OFFER):
         raise WireError(f"a frame of unknown kind {frame.kind} is refused")
     return frame, memoryview(data)[_prefix.size :]
 

@@ -186,6 +186,18 @@ class Inbox:
             raise WireError(f"{self.book[frame.sender]} sent bytes of a message that is not open, or was refused")
         return arrival.place(frame)
 
+    def put(self, frame: Frame, data: bytes) -> Message | None:
+        """Bytes of an open message that lie elsewhere; the message, if they were the last."""
+        try:
+            place = self.place(frame)
+            if len(data) != frame.size:
+                raise WireError(f"{self.book[frame.sender]} sent {len(data)} bytes in a frame of {frame.size}")
+        except WireError:
+            self.drop(frame)
+            raise
+        place[:] = data
+        return self.filled(frame)
+
     def filled(self, frame: Frame) -> Message | None:
         """Note that the frame's bytes are in place; the message, if they were the last."""
         arrivals = self.arrivals[frame.sender]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from covey.engines.transport.frames import TAKEN, Frame
+from covey.engines.transport.frames import DATA, OFFER, TAKEN, Frame
 from covey.engines.transport.keys import ConnectionGuard, KeyChecker, KeyRing, private
 from covey.engines.transport.leaky_bucket import LeakyBucket
 from covey.engines.transport.outbox import Outbox, OutgoingMessage
 from covey.engines.transport.staging import LOOK
 from covey.errors import PlanError
 from covey.message import Address
+
+if TYPE_CHECKING:
+    from covey.engines.transport.cipher.stream import CipherStream
 
 MAX_PATH = 107  # of a Unix socket
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
@@ -89,9 +93,15 @@ class ReceivingSocket:
 
 
 class PeerLink:
-    """The way to one peer."""
+    """The way to one peer: a socket, and with `secure` a stream from the first tensors on that are no small ones."""
 
-    def __init__(self, socket: zmq.Socket[bytes], endpoint: str, token: bytes, incarnation: int = 0) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], endpoint: str, token: bytes, incarnation: int = 0, place: int = 0,
+        secure: Callable[[Callable[[bytes], None]], CipherStream] | None = None,
+    ) -> None:  # fmt: skip
+        self.place, self.secure = place, secure
+        self.stream: CipherStream | None = None
+        self.offers: deque[bytes] = deque()  # of connections for the stream: these go by the socket
         self.outbox = Outbox()
         self.messages = 0
         self.left = 0  # of the messages
@@ -106,21 +116,35 @@ class PeerLink:
         self.socket.set(zmq.IPV6, 1)
         self.socket.connect(endpoint)
 
-    def flush(self) -> None:
-        """Hand over frames until ZeroMQ takes no more, or no more may leave now."""
-        self.blocked = False
-        while not self.blocked and (self.receipt or (self.outbox.next() is not None and not self.pause())):
+    def flush(self, poller: zmq.Poller) -> None:
+        """Hand over frames until ZeroMQ takes no more, or no more may leave now; wait for it with this poller."""
+        was, self.blocked = self.blocked, False
+        while not self.blocked and self._due():
             try:
                 self._step()
             except zmq.Again:
                 # A send looks only now and then whether earlier frames have left; a poll always does.
                 self.blocked = not self.socket.poll(0, zmq.POLLOUT)
+        if self.blocked and not was:
+            poller.register(self.socket, zmq.POLLOUT)
+        elif was and not self.blocked:
+            poller.unregister(self.socket)
 
     def close(self, poller: zmq.Poller) -> None:
         """Drop what waits; the peer is no more."""
         if self.blocked:
             poller.unregister(self.socket)
         self.socket.close(linger=0)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits to leave."""
+        return bool(self.offers or self.outbox.pending or (self.stream is not None and self.receipt is not None))
+
+    @property
+    def stuck(self) -> bool:
+        """Whether something waits for the peer, or for the network."""
+        return self.blocked or (self.stream is not None and (self.waiting or bool(self.stream.unsent)))
 
     @property
     def unread(self) -> int:
@@ -150,9 +174,19 @@ class PeerLink:
             return LOOK
         return self.bucket.pause() if self.bucket and self.outbox.pending else 0.0
 
+    def _due(self) -> bool:
+        """Whether something may leave now."""
+        if self.offers or self.stream is None or not self.stream.full:
+            return bool(self.offers or self.receipt or (self.outbox.next() is not None and not self.pause()))
+        return False
+
     def _step(self) -> None:
+        if self.offers:
+            self.socket.send(self.offers[0], zmq.NOBLOCK)
+            self.offers.popleft()
+            return
         if self.receipt:
-            self.socket.send(self.receipt.pack(), zmq.NOBLOCK)
+            self._put(self.receipt, b"")
             self.receipt = None
             return
         waiting, outgoing = self.outbox.pending, self.outbox.next()
@@ -162,14 +196,28 @@ class PeerLink:
             self.bucket.pour(waiting - self.outbox.pending)
 
     def _send(self, outgoing: OutgoingMessage) -> None:
-        if outgoing.head:
-            self.socket.send(outgoing.opening(self.left, self.token, self.incarnation), zmq.NOBLOCK)
+        if outgoing.head and outgoing.pieces and self.secure and self.stream is None:
+            self.stream = self.secure(self._offer)
+        elif outgoing.head:
+            self._put(outgoing.opening(self.left, self.token, self.incarnation), outgoing.head, not outgoing.pieces)
             self.outbox.opened(outgoing)
             self.left += 1
         else:
-            self.socket.send(outgoing.prefix(self.token, self.incarnation), zmq.NOBLOCK | zmq.SNDMORE)
-            self.socket.send(outgoing.pieces[0], zmq.NOBLOCK, copy=False)
+            self._put(outgoing.prefix(self.token, self.incarnation), outgoing.pieces[0], len(outgoing.pieces) == 1)
             self.outbox.moved(outgoing)
+
+    def _put(self, frame: Frame, body: bytes | memoryview, last: bool = True) -> None:
+        """Hand over a frame; zmq.Again if it does not go now. `last`: the next one is not of the same message."""
+        if self.stream is not None:
+            self.stream.put(frame, body, last)
+        elif frame.kind == DATA:
+            self.socket.send(frame.pack(), zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(body, zmq.NOBLOCK, copy=False)
+        else:
+            self.socket.send(frame.pack() + bytes(body), zmq.NOBLOCK)
+
+    def _offer(self, offer: bytes) -> None:
+        self.offers.append(Frame(OFFER, self.place, 0, 0, 0, self.token, self.incarnation).pack() + offer)
 
 
 def check_book(me: Address, book: Mapping[Address, str]) -> None:

@@ -85,15 +85,15 @@ class OutgoingMessage:
             self._arrival = None
         return self._arrival is None
 
-    def opening(self, number: int, token: bytes, incarnation: int = 0) -> bytes:
-        """The frame that leaves first, if this is the message number `number` to leave."""
+    def opening(self, number: int, token: bytes, incarnation: int = 0) -> Frame:
+        """What goes in front of `head`, which leaves first, if this is the message number `number` to leave."""
         self.number = number
         kind = SHARED if self.places else OPEN
-        return Frame(kind, self.sender, self._header, number, 0, token, incarnation).pack() + self.head
+        return Frame(kind, self.sender, self._header, number, 0, token, incarnation)
 
-    def prefix(self, token: bytes, incarnation: int = 0) -> bytes:
+    def prefix(self, token: bytes, incarnation: int = 0) -> Frame:
         """What goes in front of the next piece."""
-        return Frame(DATA, self.sender, len(self.pieces[0]), self.number, self.offset, token, incarnation).pack()
+        return Frame(DATA, self.sender, len(self.pieces[0]), self.number, self.offset, token, incarnation)
 
     def __lt__(self, other: OutgoingMessage) -> bool:
         return self.rank < other.rank

@@ -6,12 +6,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import zmq
 
 from covey.engines.transport import frames
+from covey.engines.transport.cipher import cipher_links
 from covey.engines.transport.credits import Credits
+from covey.engines.transport.frames import Frame
 from covey.engines.transport.inbox import Inbox, fill
 from covey.engines.transport.keys import KeyRing, guard_of
 from covey.engines.transport.leaky_bucket import LeakyBucket, frame_at
@@ -38,21 +41,16 @@ class ZmqTransport:
     def __init__(
         self, me: Address, book: Mapping[Address, str], *, limit: int, window: int = 64 << 20, frame: int = 2 << 20,
         key_ring: KeyRing | None = None, token: bytes = NONE, refusals: Refusals | None = None,
-        memory: HostMemory | None = None, incarnations: Mapping[Address, int] | None = None,
+        memory: HostMemory | None = None, incarnations: Mapping[Address, int] | None = None, cipher: str = "",
     ) -> None:  # fmt: skip
         check_book(me, book)
         frame = min(frame, LOCKED) if key_ring else frame
-        self.me = me
-        self.book = book
-        self.window = window
-        self.frame = frame
+        self.me, self.book, self.window, self.frame = me, book, window, frame
         self.sent: Counter[Address] = Counter()  # what will arrive: without dropped and replaced ones
         self.received: Counter[Address] = Counter()
-        self.refusals = refusals or Refusals()
-        self.token = token
+        self.refusals, self.token, self.memory = refusals or Refusals(), token, memory
         roles = sorted(book)
         self.place = roles.index(me)
-        self.memory = memory
         self.inbox = Inbox(roles, limit, token, memory.neighbours if memory else None, incarnations)
         self.incarnation = self.inbox.incarnations[self.place]
         self.home: list[Message] = []  # to myself
@@ -69,6 +67,8 @@ class ZmqTransport:
         self.door = ReceivingSocket(self.context, book[me], largest, key_ring, guard)
         if memory:
             self.door.poller.register(memory.wakeup, zmq.POLLIN)
+        beside = (me, self.inbox, self.endpoint, largest, self.door.poller, self.refusals)
+        self.cipher = cipher_links(cipher, *beside) if cipher else None
         self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
 
     @property
@@ -112,7 +112,7 @@ class ZmqTransport:
         link.messages += 1
         link.offered += weight(message)
         self.sent[to] += 1
-        self._flush(link)
+        link.flush(self.door.poller)
         return fate
 
     def room(self, to: Address) -> bool:
@@ -143,7 +143,7 @@ class ZmqTransport:
         if free is not None:
             link = self._link(sender)
             link.tell(self.place, free)
-            self._flush(link)
+            link.flush(self.door.poller)
 
     def expect(self, want: Receive) -> None:
         """Receive the next message that fits straight into `want.into`; ends when it is whole, or with `forget`."""
@@ -159,33 +159,39 @@ class ZmqTransport:
         if self.home:
             timeout = 0.0
         pauses = [link.pause() for link in self.links.values() if link.outbox.pending and (link.bucket or link.staging)]
+        pauses += self.cipher.pauses() if self.cipher else ()
         timeout = min([*pauses, *([] if timeout is None else [timeout])], default=None)
         ready = dict(self.door.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
-        for link in self.links.values():
-            if (link.blocked and link.socket in ready) or (not link.blocked and link.outbox.pending):
-                self._flush(link)
+        self._move(ready)
         self.door.answer(ready)
         if self.memory and self.memory.wakeup in ready:
             self.memory.segment.silence(self.me)
-        messages, self.home = self.home, []
+        found: list[Message | None] = [*self.home]
+        self.home = []
         if self.door.socket in ready:
-            for head, proved in self.door.frames():
-                if (message := self._take(head, proved)) is not None:
-                    messages.append(message)
+            found += [self._take(*frame) for frame in self.door.frames()]
+        if self.cipher:
+            found += [self._take_proved(*frame) for frame in self.cipher.frames(ready)]
+        messages = [message for message in found if message is not None]
         for message in messages:
             self.received[message.sender] += 1
             if message.sender != self.me:
                 self.credits.arrived(message)
         return messages, [other for other in others if other in ready]
 
+    def _move(self, ready: Mapping[object, int]) -> None:
+        """Let leave what the peers can take."""
+        if self.cipher:
+            self.cipher.answer(ready)
+        for link in self.links.values():
+            if (link.blocked and link.socket in ready) or (not link.blocked and link.waiting):
+                link.flush(self.door.poller)
+
     @property
     def restarted(self) -> dict[Address, int]:
         """The incarnations of the roles that were."""
-        return {
-            who: incarnation
-            for who, incarnation in zip(self.inbox.book, self.inbox.incarnations, strict=True)
-            if incarnation
-        }
+        known = zip(self.inbox.book, self.inbox.incarnations, strict=True)
+        return {who: incarnation for who, incarnation in known if incarnation}
 
     def renew(
         self, who: Address, incarnation: int, endpoint: str, unread: Sequence[Message], empty: bool = False
@@ -201,6 +207,8 @@ class ZmqTransport:
             link.close(self.door.poller)
         if self.memory:
             self.memory.renew(who)
+        if self.cipher:
+            self.cipher.renew(who)
         self.book = {**self.book, who: endpoint}
         self.credits.renew(who, unread)
         self.sent[who] = self.received[who] = 0  # of the new incarnation
@@ -209,12 +217,13 @@ class ZmqTransport:
     def close(self, linger: float = 0.0) -> None:
         """Take up to `linger` seconds to send what waits, then leave nothing behind."""
         until = time.monotonic() + linger
-        while any(link.blocked for link in self.links.values()) and (left := until - time.monotonic()) > 0:
-            self.door.poller.poll(math.ceil(left * 1000))
+        while any(link.stuck for link in self.links.values()) and (left := until - time.monotonic()) > 0:
+            ready = dict(self.door.poller.poll(math.ceil(left * 1000)))
             if self.memory:
                 self.memory.segment.silence(self.me)
-            for link in self.links.values():
-                self._flush(link)
+            self._move(ready)
+        if self.cipher:
+            self.cipher.close(until)
         left = max(0.0, until - time.monotonic())
         self.context.destroy(linger=math.ceil(left * 1000))
         self.door.remove()
@@ -227,18 +236,11 @@ class ZmqTransport:
             if self.key_ring:
                 socket.set(zmq.AFFINITY, LEAVING)
                 self.key_ring.open(socket, to)
-            self.links[to] = PeerLink(socket, self.book[to], self.token, self.incarnation)
+            secure = partial(self.cipher.stream, to) if self.cipher else None
+            self.links[to] = PeerLink(socket, self.book[to], self.token, self.incarnation, self.place, secure)
             if to in self.allowance:
                 self.links[to].bucket = LeakyBucket(self.allowance[to])
         return self.links[to]
-
-    def _flush(self, link: PeerLink) -> None:
-        was = link.blocked
-        link.flush()
-        if link.blocked and not was:
-            self.door.poller.register(link.socket, zmq.POLLOUT)
-        elif was and not link.blocked:
-            self.door.poller.unregister(link.socket)
 
     def _take(self, head: bytes, proved: Address | None) -> Message | None:
         """Receive the rest of the frame; the message that it completes. What is malformed is refused, and counted."""
@@ -249,19 +251,35 @@ class ZmqTransport:
                 raise WireError(f"{proved} sent a frame in the name of {claimed}")
             if self.inbox.outdated(frame):
                 return None
-            if frame.kind == frames.TAKEN:
-                self._credit(claimed, frame.number)
+            if frame.kind == frames.OFFER and self.cipher:
+                self.cipher.invited(claimed, rest, self.book[claimed])
                 return None
-            if frame.kind == frames.SHARED:
-                return self.inbox.share(frame, rest)
-            if frame.kind == frames.OPEN:
-                return self.inbox.open(frame, rest)
-            return fill(self.door.socket, self.inbox, frame)
+            if frame.kind == frames.DATA:
+                return fill(self.door.socket, self.inbox, frame)
+            return self._hear(claimed, frame, rest)
         except WireError as error:
             self.refusals.note(str(error))
             return None
         finally:
             self.door.drop_rest()
+
+    def _take_proved(self, frame: Frame, body: bytes) -> Message | None:
+        """The same for a frame that came beside ZeroMQ, where only its sender could have sealed it."""
+        try:
+            if frame.kind == frames.DATA:
+                return self.inbox.put(frame, body)
+            return self._hear(self.inbox.book[frame.sender], frame, memoryview(body))
+        except WireError as error:
+            self.refusals.note(str(error))
+            return None
+
+    def _hear(self, sender: Address, frame: Frame, rest: memoryview) -> Message | None:
+        if frame.kind == frames.TAKEN:
+            self._credit(sender, frame.number)
+            return None
+        if frame.kind == frames.OFFER:
+            raise WireError(f"{sender} offered a connection where none can be")
+        return (self.inbox.share if frame.kind == frames.SHARED else self.inbox.open)(frame, rest)
 
     def _credit(self, peer: Address, taken: int) -> None:
         if peer not in self.links or not self.links[peer].credit(taken):

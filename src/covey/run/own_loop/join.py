@@ -14,8 +14,8 @@ from covey.engines.process.role.role_process import RoleLines, play
 from covey.engines.process.snapshot_parts import SCORER
 from covey.errors import PlanError
 from covey.model.scored import ScoredModel
-from covey.run.option_parts import CheckpointOptions, NetworkOptions, ProcessOptions, TrainingOptions, at_least_one
-from covey.run.options import Options
+from covey.run.option_parts import CheckpointOptions, ProcessOptions, TrainingOptions, at_least_one
+from covey.run.options import NetworkOptions, Options
 from covey.run.own_loop import joined_role as here
 from covey.run.own_loop import world
 from covey.run.own_loop.joined_role import JoinedRole
@@ -46,6 +46,7 @@ def join(
     stall: str = "30s",
     interface: str = "",
     insecure: bool = False,
+    cipher: str = "",
 ) -> Member:
     """Join this script's training loop to the run, as one of its workers; without a run the loop trains alone.
 
@@ -65,6 +66,7 @@ def join(
         stall: After this time, report who waits for whom, and end the run if a process is unresponsive.
         interface: The network interface between hosts, such as "eth1".
         insecure: Neither encrypt nor authenticate links between hosts.
+        cipher: "aes-256-gcm" encrypts tensors between hosts faster than the default does.
 
     >>> import torch
     >>> model = torch.nn.Linear(8, 1)
@@ -78,7 +80,7 @@ def join(
     given = Options(
         training=TrainingOptions(servers=servers, seed=seed),
         processes=ProcessOptions(stall=stall),
-        network=NetworkOptions(interface=interface, insecure=insecure),
+        network=NetworkOptions(interface=interface, insecure=insecure, cipher=cipher),
         checkpoints=CheckpointOptions(checkpoint=checkpoint, every=every, resume=resume),
     )
     if here.JOINED is None:

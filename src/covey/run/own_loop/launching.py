@@ -39,7 +39,6 @@ from covey.run.listening import listening
 from covey.run.option_parts import (
     BudgetOptions,
     CheckpointOptions,
-    NetworkOptions,
     OnFailure,
     OutputOptions,
     ProcessOptions,
@@ -47,7 +46,7 @@ from covey.run.option_parts import (
     at_least_one,
     deaths_survived,
 )
-from covey.run.options import Options
+from covey.run.options import NetworkOptions, Options
 from covey.run.own_loop import joined_role
 from covey.run.own_loop.request import Loop, Script, loop_of
 from covey.run.processes import StartableProcesses, checkpoints_of, kept_run
@@ -87,6 +86,7 @@ def launch(
     place: str = "",
     interface: str = "",
     insecure: bool = False,
+    cipher: str = "",
     command: str = "",
     watcher: Watcher | None = None,
     callbacks: Sequence[Callback] = (),
@@ -105,7 +105,7 @@ def launch(
         training=TrainingOptions(servers=servers, seed=seed),
         budget=BudgetOptions(steps=steps),
         processes=ProcessOptions(threads=threads, stall=stall, profiled=profiled),
-        network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure),
+        network=NetworkOptions(hosts=hosts, place=place, interface=interface, insecure=insecure, cipher=cipher),
         checkpoints=CheckpointOptions(
             checkpoint=checkpoint, every=every, resume=resume, on_failure=on_failure, max_failures=max_failures
         ),

@@ -67,7 +67,7 @@ class RoleLines:
         book = by_address(self.contacts.book)
         self.links = ZmqTransport(
             self.me, book, limit=LARGEST * model + ROOM, window=window, key_ring=self.key_ring,
-            token=self.contacts.token, refusals=self.line.refusals,
+            token=self.contacts.token, refusals=self.line.refusals, cipher=self.contacts.cipher,
             memory=HostMemory(self.me, SEGMENT[0]) if SEGMENT and self.me in SEGMENT[0].places else None,
             incarnations={address(name): incarnation for name, incarnation in self.contacts.incarnations.items()},
         )  # fmt: skip
