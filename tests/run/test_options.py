@@ -244,3 +244,22 @@ def test_hosts_are_looked_at_where_there_are_several() -> None:
     given: Any = Watched(options({"place": "servers:node0", "interface": "eth0"}), read)
     terms_of(given, 1)
     assert {name for name, kinds in READ.items() if kinds == HOSTS} - {"hosts"} <= read
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"cipher": "rot13"}, "there is aes-256-gcm"),
+        ({"cipher": "aes-256-gcm", "insecure": True}, "omit one of them"),
+        ({"cipher": "aes-256-gcm", "engine": "local"}, "is for engines with several hosts"),
+        ({"cipher": "aes-256-gcm", "engine": "lab"}, r"needs cryptography: pip install 'covey\[cipher\]'"),
+    ],
+    ids=["unknown", "with insecure", "no hosts", "not installed"],
+)
+def test_a_cipher_that_cannot_be_is_refused(
+    asked: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if asked.get("engine") == "lab":
+        monkeypatch.setattr(options_module, "find_spec", lambda name: None)
+    with pytest.raises(PlanError, match=why):
+        covey.fit("no_such.py", "bsp", 2, steps=1, **asked)

@@ -117,8 +117,10 @@ class CipherStream:
         self.push()
 
     def push(self) -> None:
-        """Send what the connection takes."""
-        while self.unsent and self.line:
+        """Send what the connection takes, if there is one."""
+        if self.line is None:
+            return
+        while self.unsent:
             try:
                 sent = self.line.sendmsg(list(islice(self.unsent, 16)))
             except BlockingIOError:
