@@ -98,11 +98,13 @@ class Wired(Two):
         self.a.cipher.door.port = self.wire.door.getsockname()[1]
         self.got: list[Message] = []
 
-    def member(self, who: Address, insecure: bool = False, lives: dict[Address, int] | None = None) -> ZmqTransport:
+    def member(
+        self, who: Address, insecure: bool = False, incarnations: dict[Address, int] | None = None
+    ) -> ZmqTransport:
         book = {A: "tcp://127.0.0.1:*", B: "tcp://127.0.0.1:*"}
         return ZmqTransport(
             who, book, limit=LIMIT, frame=FRAME, key_ring=KeyRing(self.pairs[who], self.public), token=self.token,
-            lives=lives, cipher="aes-256-gcm",
+            incarnations=incarnations, cipher="aes-256-gcm",
         )  # fmt: skip
 
     def turn(self) -> None:

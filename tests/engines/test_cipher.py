@@ -222,7 +222,8 @@ def test_a_record_of_one_connection_is_none_of_the_next() -> None:
 
 BOUND = {
     "run": LINK._replace(token=bytes(16)), "sender": LINK._replace(sender=B), "receiver": LINK._replace(receiver=A),
-    "life of the sender": LINK._replace(sender_life=1), "life of the receiver": LINK._replace(receiver_life=1),
+    "incarnation of the sender": LINK._replace(sender_incarnation=1),
+    "incarnation of the receiver": LINK._replace(receiver_incarnation=1),
 }  # fmt: skip
 
 
@@ -338,7 +339,7 @@ def test_a_role_that_was_restarted_has_links_of_its_own() -> None:
         before = pair.a.cipher.streams[B]
         records, hello = list(pair.wire.records), pair.wire.greetings[0][:HELLO]
         pair.b.close()
-        pair.b = pair.member(B, lives={B: 1})
+        pair.b = pair.member(B, incarnations={B: 1})
         pair.b.book = {A: pair.a.endpoint, B: pair.b.endpoint}
         pair.a.renew(B, 1, pair.b.endpoint, [])
         pair.wire.cut()
@@ -347,11 +348,11 @@ def test_a_role_that_was_restarted_has_links_of_its_own() -> None:
         pair.arrive(1)
         check(pair, 1)
         after = pair.a.cipher.streams[B]
-        assert (before.link.receiver_life, after.link.receiver_life) == (0, 1) and before is not after
+        assert (before.link.receiver_incarnation, after.link.receiver_incarnation) == (0, 1) and before is not after
         new = pair.wire.records[len(records) :]
         assert [record[:HEAD] for record in new] == [record[:HEAD] for record in records]
         assert all(one != other for one, other in zip(new, records, strict=True)), "another key"
-        with socket.create_connection(("127.0.0.1", pair.wire.port)) as old:  # the earlier life's connection
+        with socket.create_connection(("127.0.0.1", pair.wire.port)) as old:  # the earlier incarnation's connection
             old.sendall(hello)
             pair.until(lambda: pair.a.refusals.counts[NO_TICKET] == 1, pair.turn)
 

@@ -16,6 +16,7 @@ from covey.observe.callbacks import Callback
 from covey.observe.instruments import Instrument
 from covey.observe.progress import Progress
 from covey.run import fit, fitting, launch
+from covey.run import options as options_module
 from covey.run.clusters import terms_of
 from covey.run.fitting import fit_with
 from covey.run.option_parts import HOSTS, OptionPart
@@ -256,10 +257,8 @@ def test_hosts_are_looked_at_where_there_are_several() -> None:
     ],
     ids=["unknown", "with insecure", "no hosts", "not installed"],
 )
-def test_a_cipher_that_cannot_be_is_refused(
-    asked: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cipher_that_cannot_be_is_refused(asked: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if asked.get("engine") == "lab":
         monkeypatch.setattr(options_module, "find_spec", lambda name: None)
     with pytest.raises(PlanError, match=why):
-        covey.fit("no_such.py", "bsp", 2, steps=1, **asked)
+        fit("no_such.py", "bsp", 2, steps=1, **asked)

@@ -166,8 +166,7 @@ class ZmqTransport:
         self.door.answer(ready)
         if self.memory and self.memory.wakeup in ready:
             self.memory.segment.silence(self.me)
-        found: list[Message | None] = [*self.home]
-        self.home = []
+        found, self.home = list[Message | None](self.home), []
         if self.door.socket in ready:
             found += [self._take(*frame) for frame in self.door.frames()]
         if self.cipher:
