@@ -8,6 +8,7 @@ import pytest
 
 import covey
 from covey.engines.lab import iproute
+from covey.engines.transport.cipher.stream import CipherStream
 from tests.real.harness import Room, differing
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())]
@@ -24,8 +25,9 @@ stream.CipherStream.attach = attach
 
 
 @pytest.mark.parametrize("strategy", ["bsp", pytest.param("allreduce", marks=pytest.mark.full)])
-def test_the_weights_are_those_of_a_run_with_curve(room: Room, strategy: str) -> None:
+def test_the_weights_are_those_of_a_run_with_curve(room: Room, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit; and each role that sends tensors to another host has sealed them."""
+    monkeypatch.setattr(CipherStream, "attach", CipherStream.attach)  # the task is imported here, too
     task = room.task(model="nn.Sequential(nn.Linear(6, 4000), nn.Linear(4000, 3))", more=MARKED)
     given = {"engine": "lab(hosts=2, rate=100mbit)", "steps": 8, "threads": 1}
     usual = covey.fit(task, strategy, 2, **given)

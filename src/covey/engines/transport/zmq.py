@@ -12,7 +12,7 @@ from typing import Literal
 import zmq
 
 from covey.engines.transport import frames
-from covey.engines.transport.cipher import cipher_links
+from covey.engines.transport.cipher import UNREACHING, cipher_links
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import Frame
 from covey.engines.transport.inbox import Inbox, fill
@@ -235,7 +235,7 @@ class ZmqTransport:
             if self.key_ring:
                 socket.set(zmq.AFFINITY, LEAVING)
                 self.key_ring.open(socket, to)
-            secure = partial(self.cipher.stream, to) if self.cipher else None
+            secure = partial(self.cipher.stream, to) if self.cipher and to.role not in UNREACHING else None
             self.links[to] = PeerLink(socket, self.book[to], self.token, self.incarnation, self.place, secure)
             if to in self.allowance:
                 self.links[to].bucket = LeakyBucket(self.allowance[to])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from covey.engines.transport.cipher.links import CipherLinks
 
 CIPHERS = ("aes-256-gcm",)
+UNREACHING = ("scorer",)
+"""Roles that need not be able to connect to others: the scorer lives with the launcher. Links to it stay with CURVE."""
 NEEDS = "cryptography"
 INSTALL = "pip install 'covey[cipher]'"
 
