@@ -357,6 +357,23 @@ def test_a_role_that_was_restarted_has_links_of_its_own() -> None:
             pair.until(lambda: pair.a.refusals.counts[NO_TICKET] == 1, pair.turn)
 
 
+def test_the_last_small_messages_behind_a_crowd_are_not_left_behind() -> None:
+    """The receiver stops after 64 records while it still waits for a large part of one."""
+    with wired() as pair:
+        pair.a.offer(B, load(0, 0.0))
+        pair.arrive(1)
+        source = pair.b.cipher.sources[A]  # type: ignore[union-attr]
+        assert source.line
+        for step in range(1, 68):
+            pair.a.offer(B, Load(sender=A, step=step))
+        for _ in range(10):
+            pair.a.poll(0)
+            pair.wire.pump()
+        source.line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1000)  # as while it waits for a body
+        pair.arrive(68)
+        check(pair, 68)
+
+
 # --- strangers at the open port
 
 

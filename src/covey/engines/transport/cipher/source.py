@@ -90,6 +90,8 @@ class CipherSource:
             if self.unanswered >= ANSWERED or (head.kind == DATA and head.last):
                 self._say()
             yield head, body
+        if self.line is not None:  # what is left wakes its receiver, however little it is
+            self.line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def close(self) -> None:
         if self.line is not None:
