@@ -23,7 +23,7 @@ $(ready): pyproject.toml constraints.txt
 
 $(engines): pyproject.toml constraints.txt
 	test -x $(python) || python3 -m venv .venv
-	$(install) -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,wandb,page,serve,federated,site,tune,export,remote]'
+	$(install) -e '.[dev,data,mpi,ray,spark,tensorboard,mlflow,wandb,page,serve,federated,site,tune,export,remote,cipher]'
 	@touch $(ready) $(engines)
 
 run: setup  ## compare five strategies on the digits, with two workers

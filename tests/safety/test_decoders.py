@@ -26,7 +26,6 @@ ELSEWHERE = {
     "message.py": "bodies of messages: links",
     "engines/transport/frames.py": "prefixes of frames: links",
     "engines/transport/cipher/records.py": "heads and answers: tests/engines/test_cipher.py",
-    "engines/process/role/shared_sum.py": "lengths and shares in a slot: offers",
     "engines/cluster/memory_broker.py": "the kernel's word of a peer, then a number of files: test_memory_broker",
     "engines/cluster/fork_broker.py": "the number of a process: test_fork_broker",
     "engines/native/mpi_service.py": "the kernel's word of a peer",
