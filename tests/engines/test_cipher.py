@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from covey.engines.transport.cipher import ticket_door
+from covey.engines.transport.cipher import stream, ticket_door
 from covey.engines.transport.cipher.records import (
     ANSWER,
     BACK,
@@ -31,7 +31,7 @@ from covey.engines.transport.cipher.records import (
 from covey.engines.transport.cipher.ticket_door import NO_TICKET, TOO_MANY
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN
 from covey.errors import WireError
-from covey.message import Header, Shape, pack
+from covey.message import Header, Message, Shape, pack
 from covey.program import Receive
 from covey.vector import Vector
 from tests.engines.cipher_wire import FRAME, NUMBERS, Cut, Wired, load, wired
@@ -462,3 +462,26 @@ def test_an_offer_where_no_cipher_was_asked_for_is_refused() -> None:
         plain.until(lambda: plain.b.refusals.total > 0)
         assert list(plain.b.refusals.counts) == ["worker 0 offered a connection where none can be"]
         plain.exchange(3)
+
+
+def test_what_cannot_be_reached_stays_with_curve_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PATIENCE", 0.3)
+    with wired() as pair:
+        assert pair.a.cipher
+        pair.wire.door.close()
+        for step in range(3):
+            pair.a.offer(B, load(step, step))
+        pair.until(lambda: len(pair.got) >= 3, lambda: pair.got.extend(_turned(pair)))
+        check(pair, 3)
+        assert not pair.wire.records and not pair.a.cipher.streams
+        (line,) = pair.a.cipher.news()
+        assert line.startswith("worker 1 does not reach port ") and not pair.a.cipher.news()
+        pair.a.offer(B, load(3, 3))
+        pair.until(lambda: len(pair.got) >= 4, lambda: pair.got.extend(_turned(pair)))
+        check(pair, 4)
+
+
+def _turned(pair: Wired) -> list[Message]:
+    """A step of both members, without the wire."""
+    pair.a.poll(0)
+    return pair.b.poll(0.001)[0]

@@ -130,6 +130,11 @@ class PeerLink:
         elif was and not self.blocked:
             poller.unregister(self.socket)
 
+    def stay_with_curve(self) -> None:
+        """The peer cannot come: nothing has left by the stream, and nothing will."""
+        self.stream = self.secure = None
+        self.offers.clear()
+
     def close(self, poller: zmq.Poller) -> None:
         """Drop what waits; the peer is no more."""
         if self.blocked:

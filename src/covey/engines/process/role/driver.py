@@ -217,6 +217,8 @@ class Driver:
 
 
 def complain(driver: Driver) -> None:
-    """Report once that there is no more memory to share."""
+    """Report once that there is no more memory to share, or that a peer does not come."""
     if driver.links.memory and (why := driver.links.memory.cramped()):
         driver.line.tell(control.MemoryShort(why))
+    for line in driver.links.cipher.news() if driver.links.cipher else ():
+        driver.line.tell(control.Notice(line))

@@ -32,6 +32,7 @@ class CipherLinks:
         self.door = TicketDoor(host_of(endpoint), len(inbox.book), poller, refusals, self._admit)
         self.streams: dict[Address, CipherStream] = {}
         self.sources: dict[Address, CipherSource] = {}
+        self._news: list[str] = []
 
     def stream(self, to: Address, tell: Callable[[bytes], None]) -> CipherStream:
         """A stream to this peer, which `tell` tells of it over CURVE: nothing more may go there but this."""
@@ -76,6 +77,22 @@ class CipherLinks:
             except WireError as error:
                 self.refusals.note(f"{sender}: {error}")
                 source.close()  # the sender sees this, and offers another connection
+
+    def given_up(self) -> list[Address]:
+        """Peers that have not come: they cannot reach this role's port. What goes there goes on over CURVE."""
+        found = [who for who, stream in self.streams.items() if stream.unreachable]
+        for who in found:
+            self.streams.pop(who).close()
+            self._news.append(
+                f"{who} does not reach port {self.door.port} of this host: what goes to it stays with CURVE, "
+                "which takes more CPU time"
+            )
+        return found
+
+    def news(self) -> list[str]:
+        """What the person should know, once."""
+        told, self._news = self._news, []
+        return told
 
     def pauses(self) -> Sequence[float]:
         """Seconds after which something is to be done though nothing has come."""

@@ -28,6 +28,7 @@ from covey.errors import WireError
 
 AGAIN = 1.0  # seconds after which an offer that nobody has answered is made again
 PAUSE = 0.1  # seconds before another connection is offered in place of one that broke
+PATIENCE = 10.0  # seconds in which somebody comes who can
 MOST_KEPT = 64 << 20  # bytes that are kept for another connection: then sending waits for an answer
 
 
@@ -59,12 +60,18 @@ class CipherStream:
         self.answers: RecordCipher | None = None
         self.counter = -1  # of the last answer
         self._heard = b""
+        self._begun = time.monotonic()
         self.make_offer()
 
     @property
     def full(self) -> bool:
         """Whether nothing more can be taken now."""
         return self.line is None or bool(self.unsent) or self.kept_bytes > MOST_KEPT
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether nobody has ever come: what this role's port is to the peer's host, nobody told it."""
+        return self.records is None and time.monotonic() > self._begun + PATIENCE
 
     @property
     def handle(self) -> int:
