@@ -348,3 +348,17 @@ def test_what_belongs_to_one_long_training_is_refused() -> None:
         run(regression(ema=0.9))
     with pytest.raises(PlanError, match=r"Task\(preparers\) cannot be used with clients"):
         run(regression(transform=lambda sample: sample, preparers=2))
+
+
+def test_batch_norm_that_would_get_one_sample_is_refused_before_anything_starts() -> None:
+    model = lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1)).double()  # noqa: E731
+    uneven, even = replace(regression(54), model=model), replace(regression(60), model=model)
+    with pytest.raises(PlanError, match="needs 2 samples, and client 0, which has 9, would compute a batch of 1"):
+        run(uneven)  # 9 samples are batches of 8 and 1
+    with pytest.raises(PlanError, match="client 0, which has 10, would compute a batch of 1"):
+        run(even, "fedavg(batch=3)")
+    for strategy in ("fedsgd", "fedavg(batch=all)", "fedavg(batch=3)"):
+        assert run(uneven, strategy).participation.committed == 1  # type: ignore[union-attr]
+    assert run(even).participation.committed == 1  # type: ignore[union-attr]
+    with pytest.raises(PlanError, match="which has 1, would compute a batch of 1"):
+        run(replace(regression(6), model=model), "fedsgd")

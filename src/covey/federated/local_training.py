@@ -52,6 +52,11 @@ class LocalPlan:
         """The batches of the task's `usual` size that a client of so many samples computes."""
         return self.passes * samples / usual
 
+    def computes_one(self, samples: int, usual: int) -> bool:
+        """Whether a client of so many samples computes a batch of one, where a batch is `usual` ones."""
+        size = PIECE if self.epochs == 0 else self.batch or usual
+        return samples == 1 or size == 1 or (size != "all" and samples % size == 1)
+
     @property
     def passes(self) -> int:
         """How often a client computes with each of its samples."""

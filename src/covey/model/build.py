@@ -131,24 +131,28 @@ def _materialize(task: Task, module: nn.Module, seed: int, there: torch.device |
 def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -> None:
     """Refuse a batch-norm that would be given one sample: by batches of one, or by parts of batches."""
     lone = next((found for rank, limit in enumerate(limits) if (found := _lone(deal, rank, limit, parts))), None)
-    if lone is None:
+    if lone is None or not refuses_one(task, deal, deal.indices(0, 0)[:1]):
         return
+    divided = f", as batches are computed in {parts} parts" if parts > 1 else ""
+    raise PlanError(
+        f"batch-norm needs 2 samples, and worker {lone[0]} would get 1 at step {lone[1]}{divided}: choose another "
+        "batch_size, fewer parts, nn.GroupNorm, or in strategies whose workers step together nn.SyncBatchNorm"
+    )
+
+
+def refuses_one(task: Task, deal: Shards, sample: Tensor) -> bool:
+    """Whether the model has a batch-norm that cannot compute on this one sample; found by trying."""
     try:
         module = model(task, deal.seed)
         layers = [layer for layer in module.modules() if not isinstance(layer, nn.SyncBatchNorm)]
         if not any(isinstance(layer, _BatchNorm) for layer in layers):
-            return
+            return False
         with torch.no_grad():
             feed = Feed(data_of(task), deal, 0, task.loading, device=device(task, 0))
-            task.forward(module, feed.take(deal.indices(0, 0)[:1]))
+            task.forward(module, feed.take(sample))
     except Exception as error:
-        if "more than 1 value per channel" not in str(error):
-            return  # whatever else is wrong, the run tells better
-        divided = f", as batches are computed in {parts} parts" if parts > 1 else ""
-        raise PlanError(
-            f"batch-norm needs 2 samples, and worker {lone[0]} would get 1 at step {lone[1]}{divided}: choose another "
-            "batch_size, fewer parts, nn.GroupNorm, or in strategies whose workers step together nn.SyncBatchNorm"
-        ) from None
+        return "more than 1 value per channel" in str(error)  # whatever else is wrong, the run tells better
+    return False
 
 
 def _lone(deal: Shards, rank: int, limit: int, parts: int) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from covey.data.client_shares import divided
+from covey.data.shards import Shards
 from covey.engines import machine
 from covey.errors import PlanError, UnknownMetric
 from covey.federated.local_training import refuse_settings
@@ -79,6 +80,7 @@ def federated_request(
         samples = [torch.arange(task.batch_size)] * crowd.clients
     else:
         samples = divided(division, data, crowd.clients, seed)
+        _check_batches(task, chosen, samples, seed)
     asked = {
         "clients": crowd.clients, "rounds": rounds, "partition": partition, "per_round": waits.per_round,
         "chosen": terms.goal, "enough": terms.enough, "epsilon": epsilon,
@@ -94,6 +96,20 @@ def federated_request(
         population=population, terms=terms, samples=samples, rounds=rounds, target=target, options=given,
         privacy=privacy,
     )  # fmt: skip
+
+
+def _check_batches(task: Task, chosen: FederatedStrategy, samples: Sequence[Tensor], seed: int) -> None:
+    """Refuse a batch-norm that would be given one sample in the middle of the run."""
+    usual = task.batch_size
+    lone = next((one for one, has in enumerate(samples) if chosen.local.computes_one(len(has), usual)), None)
+    if lone is None:
+        return
+    deal = Shards(check_data(build.data_of(task)), 1, usual, seed)
+    if build.refuses_one(task, deal, samples[lone][:1]):
+        raise PlanError(
+            f"batch-norm needs 2 samples, and client {lone}, which has {len(samples[lone])}, would compute a batch of "
+            "1: choose another batch_size or partition, or nn.GroupNorm"
+        )
 
 
 def round_terms(chosen: FederatedStrategy, waits: RoundOptions, clients: int) -> RoundTerms:
