@@ -208,6 +208,16 @@ def test_exp4_lets_versions_vote_and_tells_how_sure_they_are() -> None:
     assert min(confidence) < 0.6, "on the way from one to the other they are not sure"
 
 
+def test_exp4_objects_to_a_label_that_is_no_class() -> None:
+    choice = Exp4(2, 0.1)
+    service = VirtualService(FRONT, 2, lambda n: 0.001, [voter(0), voter(1)], choice=choice)  # type: ignore[arg-type]
+    ticket = service.request(0.0)
+    service.run()
+    for label, said in ((2, ""), (3, "no version has a class 3: send a `label` from 0 to 2")):
+        assert choice.objection(InferenceFeedback(ticket, label=label)) == said
+    assert "is not the `id`" in choice.objection(InferenceFeedback(ticket + 1, label=0))
+
+
 def test_exp4_answers_without_a_version_that_fails() -> None:
     models = [voter(1), failing, failing]
     service = VirtualService(FRONT, 3, lambda n: 0.001, models, choice=Exp4(3, 0.1))  # type: ignore[arg-type]

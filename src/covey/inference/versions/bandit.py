@@ -82,11 +82,13 @@ class Ballot:
     answers: dict[int, InferenceAnswer] = field(default_factory=dict)  # until the client is answered: they are large
     classes: dict[int, int] = field(default_factory=dict)  # that each version names
     given: int | None = None  # the class that the client was told
+    numbers: int = 0  # of an answer: so many classes there are
 
     def note(self, version: int, answer: InferenceAnswer) -> None:
         """A version has answered."""
         if answer.status == 200:
             self.classes[version] = int(answer.row.parts[0].argmax())
+            self.numbers = max(self.numbers, answer.row.parts[0].numel())
 
 
 class Exp4:
@@ -132,7 +134,11 @@ class Exp4:
         return next((vote.due - now for vote in self._open.values() if vote.due > now), None)
 
     def objection(self, feedback: InferenceFeedback) -> str:
-        return "" if feedback.ticket in self._votes else _unknown(feedback.ticket)
+        if (vote := self._votes.get(feedback.ticket)) is None:
+            return _unknown(feedback.ticket)
+        if feedback.label is not None and feedback.label >= vote.numbers > 0:
+            return f"no version has a class {feedback.label}: send a `label` from 0 to {vote.numbers - 1}"
+        return ""
 
     def learn(self, feedback: InferenceFeedback) -> None:
         """Each version is judged by what it said, whatever the others did."""
