@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -530,7 +531,10 @@ def test_the_state_of_an_optimizer_moves_where_others_can_read_it() -> None:
 
 
 def test_those_that_take_one_state_share_no_number_of_its_optimizer() -> None:
-    donor, first, second = (Replica(nn.Linear(3, 2), adam()) for _ in range(3))
+    class Remembering(torch.optim.Adam):
+        """Torch's own keep no lists."""
+
+    donor, first, second = (Replica(nn.Linear(3, 2), partial(Remembering, lr=0.01)) for _ in range(3))
     donor.apply(donor.flat)
     for kept in donor.optimizer.state.values():
         kept["history"] = [torch.zeros(2)]

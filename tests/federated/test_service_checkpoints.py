@@ -86,7 +86,8 @@ def test_a_service_goes_on_with_what_it_has_kept(tmp_path: Path) -> None:
         model.flat.parts[0], replica().flat.parts[0]
     )
     assert log.told().took_part == 2 and log.rounds[0].state == "committed" and judge.history[0]["samples"] == 30
-    (vector,) = LoopRole(COORDINATOR, Random(1), kept=state).remember("server state", ()).value  # type: ignore[misc]
+    begun = (Vector([torch.zeros(3)]),)
+    (vector,) = LoopRole(COORDINATOR, Random(1), kept=state).remember("server state", begun).value
     assert torch.equal(vector.parts[0], torch.ones(3))
 
 

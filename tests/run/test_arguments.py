@@ -52,7 +52,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "spot_trace": {"no text", "none"},
         "place": {"no text"}, "interface": {"no text"}, "link_rate": {"no text", "none"}, "cluster": {"none"},
         "timing_only": {"truth"}, "traced": {"truth"}, "command": {"text", "no text"}, "watcher": {"none"},
-        "preparers": {"zero", "none"}, "runs": {"no text", "none"},
+        "preparers": {"zero", "none"}, "runs": {"no text", "none"}, "cipher": {"no text"},
     },
     "covey.run.launch": {
         "script": {"text"}, "arguments": {"texts"}, "workers": {"count"}, "servers": {"count", "none"},
@@ -61,12 +61,12 @@ TAKEN: dict[str, dict[str, set[str]]] = {
         "resume": {"text", "no text", "none"}, "max_failures": {"none"}, "hosts": {"no text", "none"},
         "place": {"no text"}, "interface": {"no text"}, "command": {"text", "no text"}, "watcher": {"none"},
         "log": {"texts"}, "runs": {"text", "no text", "none"}, "profiled": {"truth"},
-        "register": {"text", "none"}, "store": {"no text", "none"},
+        "register": {"text", "none"}, "store": {"no text", "none"}, "cipher": {"no text"},
     },
     "covey.join": {
         "strategy": {"no text", "none"}, "servers": {"count", "none"}, "seed": {"count", "zero"},
         "checkpoint": {"no text", "none"}, "resume": {"no text", "none"}, "interface": {"text", "no text"},
-        "insecure": {"truth"},
+        "insecure": {"truth"}, "cipher": {"no text"},
     },
     "member.shard": {"data": {"numbers", "texts"}, "batch_size": {"count"}},
     "member.loader": {},

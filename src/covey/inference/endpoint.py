@@ -122,6 +122,8 @@ class Endpoint:
 
     def _most(self) -> str:
         """The version that answers most requests; after a canary's promotion it is the new one."""
+        if len(self._models) == 1:
+            return self._models[0]
         shares = self._driver.choice.shares()
         return self._models[shares.index(max(shares))]
 

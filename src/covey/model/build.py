@@ -131,7 +131,7 @@ def _materialize(task: Task, module: nn.Module, seed: int, there: torch.device |
 def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -> None:
     """Refuse a batch-norm that would be given one sample: by batches of one, or by parts of batches."""
     lone = next((found for rank, limit in enumerate(limits) if (found := _lone(deal, rank, limit, parts))), None)
-    if lone is None or not refuses_one(task, deal, deal.indices(0, 0)[:1]):
+    if lone is None or not refuses_one(task, deal):
         return
     divided = f", as batches are computed in {parts} parts" if parts > 1 else ""
     raise PlanError(
@@ -140,8 +140,8 @@ def check_batches(task: Task, deal: Shards, limits: Sequence[int], parts: int) -
     )
 
 
-def refuses_one(task: Task, deal: Shards, sample: Tensor) -> bool:
-    """Whether the model has a batch-norm that cannot compute on this one sample; found by trying."""
+def refuses_one(task: Task, deal: Shards, sample: Tensor | None = None) -> bool:
+    """Whether the model has a batch-norm that cannot compute on this one sample, or on the first; found by trying."""
     try:
         module = model(task, deal.seed)
         layers = [layer for layer in module.modules() if not isinstance(layer, nn.SyncBatchNorm)]
@@ -149,7 +149,7 @@ def refuses_one(task: Task, deal: Shards, sample: Tensor) -> bool:
             return False
         with torch.no_grad():
             feed = Feed(data_of(task), deal, 0, task.loading, device=device(task, 0))
-            task.forward(module, feed.take(sample))
+            task.forward(module, feed.take(deal.indices(0, 0)[:1] if sample is None else sample))
     except Exception as error:
         return "more than 1 value per channel" in str(error)  # whatever else is wrong, the run tells better
     return False
