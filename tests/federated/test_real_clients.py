@@ -40,7 +40,7 @@ def test_real_clients_train_the_model_that_simulated_ones_do(four: RealRun) -> N
     assert [(run.engine, run.workers) for run in version.origin.runs] == [("served", 4)]
     told = four.result()
     assert [one["reports"] for one in told["participation"]["rounds"]] == [4, 4, 4]
-    assert told["engine"] == "served" and told["samples"] == 3 * 60 and not told["failures"]
+    assert told["engine"] == "served" and told["samples"] == 3 * 2 * 60 and not told["failures"]
     said = (four.folder / "said0").read_text()
     assert "as c0" in said and "round 3: trained on 15 samples" in said and "the run is over" in said
 

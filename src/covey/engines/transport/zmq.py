@@ -180,10 +180,8 @@ class ZmqTransport:
 
     def _move(self, ready: Mapping[object, int]) -> None:
         """Let leave what the peers can take."""
-        if self.cipher:
-            self.cipher.answer(ready)
-            for who in self.cipher.given_up():
-                self.links[who].stay_with_curve()
+        for who in self.cipher.answer(ready) if self.cipher else ():
+            self.links[who].stay_with_curve()
         for link in self.links.values():
             if (link.blocked and link.socket in ready) or (not link.blocked and link.waiting):
                 link.flush(self.door.poller)

@@ -49,8 +49,11 @@ class CipherLinks:
             self.sources[sender] = CipherSource(self._link(sender, self.me), self.largest, self.poller)
         self.sources[sender].dial(host_of(endpoint), offers.read(offer, sender))
 
-    def answer(self, ready: Collection[object]) -> None:
-        """Let streams send and hear, see who connects, and offer again what nobody has answered; never waits."""
+    def answer(self, ready: Collection[object]) -> list[Address]:
+        """Let streams send and hear, see who connects, and offer again what nobody has answered; never waits.
+
+        Returns the peers that have not come: they cannot reach this role's port. What goes there goes on over CURVE.
+        """
         for stream in self.streams.values():
             if stream.handle in ready:
                 try:
@@ -61,6 +64,7 @@ class CipherLinks:
                 stream.push()
             stream.make_offer()
         self.door.answer(ready)
+        return self._given_up()
 
     def frames(self, ready: Collection[object]) -> Iterator[tuple[Frame, bytes]]:
         """The frames that have come, each from whom it names."""
@@ -78,8 +82,7 @@ class CipherLinks:
                 self.refusals.note(f"{sender}: {error}")
                 source.close()  # the sender sees this, and offers another connection
 
-    def given_up(self) -> list[Address]:
-        """Peers that have not come: they cannot reach this role's port. What goes there goes on over CURVE."""
+    def _given_up(self) -> list[Address]:
         found = [who for who, stream in self.streams.items() if stream.unreachable]
         for who in found:
             self.streams.pop(who).close()
