@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +28,13 @@ from torch.nn import functional as F
 
 import covey
 from covey import Task
-from covey.model import scored
+from tests.gpu_runs import AT_ONCE, Weights, trained
 from tests.on_gpu import DEVICE, TEXT, sgd, step, text, transformer
 from tests.parallelism.models import Transformer, cnn
 from tests.parallelism.split_models import Translator, mlp
 
 DRAWS, MEMORY = os.environ.get("ON_GPU_CHANCE", "1") == "1", os.environ.get("ON_GPU_MEMORY", "")
-STEPS, PATIENCE, AT_ONCE = int(os.environ.get("ON_GPU_STEPS", "20")), 150.0, int(os.environ.get("ON_GPU_RUNS", "4"))
+STEPS = int(os.environ.get("ON_GPU_STEPS", "20"))
 BEHIND = 20_000_000  # cycles that the GPU is behind when a backward begins: about 10 ms
 PAIRS = [  # meshes and models
     ("shard=2, zero=1", "images"), ("shard=2, zero=2", "tied"), ("shard=2, zero=3", "gpt"), ("shard=2", "images"),
@@ -115,27 +113,11 @@ lean = Task(
 divided = replace(text, batch_size=8)
 
 
-def trained(which: str, spec: str, workers: int, steps: int, **settings: str) -> dict[str, Tensor]:
-    """The weights that a run in a process of its own ends with."""
-    with tempfile.TemporaryDirectory() as place:
-        file = f"{place}/model.safetensors"
-        asked = f"covey.fit({f'{__file__}:{which}'!r}, {spec!r}, {workers}, steps={steps}, save={file!r}, runs=False)"
-        known = {"PYTHONPATH": os.pathsep.join(["src", ".", *sys.path]), "OMP_NUM_THREADS": "2", "ON_GPU": DEVICE}
-        process = subprocess.Popen(
-            [sys.executable, "-c", f"import covey; {asked}"], env={**os.environ, **known, **settings},
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, errors = process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise RuntimeError(f"did not end in {PATIENCE:.0f} s") from None
-        if process.returncode:
-            raise RuntimeError(" / ".join(errors.strip().splitlines()[-3:]))
-        return dict(scored.read(Path(file)))
+def ended(which: str, spec: str, workers: int, steps: int, **settings: str) -> Weights:
+    return trained(__file__, which, spec, workers, steps, **settings).weights
 
 
-def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+def apart(one: Weights, other: Weights) -> float:
     """The largest difference of a number, over the largest number of its tensor."""
     floats = [name for name, tensor in other.items() if tensor.is_floating_point()]
     return max(float((one[name] - other[name]).abs().max() / other[name].abs().max().clamp(1e-12)) for name in floats)
@@ -148,8 +130,8 @@ class Meshes:
         self.whole, self.lock = cache(self._whole), Lock()
         self.broken = 0
 
-    def _whole(self, which: str, spec: str, workers: int, device: str, chance: str) -> dict[str, Tensor]:
-        return trained(which, spec, workers, STEPS, ON_GPU=device, ON_GPU_CHANCE=chance)
+    def _whole(self, which: str, spec: str, workers: int, device: str, chance: str) -> Weights:
+        return ended(which, spec, workers, STEPS, ON_GPU=device, ON_GPU_CHANCE=chance)
 
     def check(self, mesh: str, which: str, device: str, chance: str) -> None:
         sizes: dict[str, Any] = dict(part.split("=") for part in mesh.split(", ") if "=" in part)
@@ -160,7 +142,7 @@ class Meshes:
         reference = f"allreduce with mesh(replica={batches}, stage=1)" if "stage" in mesh else "allreduce"
 
         def differ() -> float:
-            found = trained(which, f"allreduce with mesh({mesh})", members, STEPS, ON_GPU_CHANCE=chance)
+            found = ended(which, f"allreduce with mesh({mesh})", members, STEPS, ON_GPU_CHANCE=chance)
             return apart(found, self.whole(which, reference, batches, device, chance))
 
         self.tell(f"{which} with mesh({mesh}) and whole models on the {device}", differ, 1e-10)
@@ -186,8 +168,8 @@ class Meshes:
     def words(self) -> list[Callable[[], None]]:
         """With and without dropout; single precision."""
         def differ(drop: str, mesh: str, members: int) -> float:
-            there = trained("divided", f"allreduce with mesh({mesh})", members, 12, ON_GPU_DROP=drop)
-            return apart(there, trained("divided", "allreduce", 1, 12, ON_GPU_DROP=drop))
+            there = ended("divided", f"allreduce with mesh({mesh})", members, 12, ON_GPU_DROP=drop)
+            return apart(there, ended("divided", "allreduce", 1, 12, ON_GPU_DROP=drop))
 
         asked = [("0", "tensor=2", 2), ("0.1", "tensor=2", 2), ("0.1", "tensor=4", 4)]
         return [
@@ -208,7 +190,7 @@ class Meshes:
         for name in TABLE:
             spec = "allreduce" if name == "none" else f"allreduce with mesh(shard=2, {name})"
             with tempfile.TemporaryDirectory() as place:
-                model = trained("lean", spec, 2, 6, ON_GPU_MEMORY=place, **width)
+                model = ended("lean", spec, 2, 6, ON_GPU_MEMORY=place, **width)
                 count, largest = sum(x.numel() for x in model.values()), max(x.numel() for x in model.values())
                 rows = [[json.loads(line) for line in file.read_text().splitlines()] for file in Path(place).iterdir()]
                 rows = [each for each in rows if len(each) > 2]

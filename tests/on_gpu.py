@@ -3,8 +3,8 @@
 Every codec gives the numbers that it gives on the CPU; strategies end with the weights of the CPU; a task whose model
 and data lie on the CPU trains on the card with `device="cuda"`, to the same weights, compiled or not; a model that is
 cut into two processes on one card has the losses and weights of the uncut one; processes on one card sum there, with
-the bits of the processor. Needs a CUDA device; with `cpu` instead
-of `cuda` it only tries itself.
+the bits of the processor. Four runs train at a time (ON_GPU_RUNS). Needs a CUDA device; with `cpu` instead of `cuda`
+it only tries itself.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
+from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 import covey
 from covey import Task
 from covey.vector import Vector
+from tests.gpu_runs import Check, Runs, Trained, found, tell
 
 DEVICE, DROP = os.environ.get("ON_GPU", "cuda"), float(os.environ.get("ON_GPU_DROP", "0"))
 LOSSES = os.environ.get("ON_GPU_LOSSES", "")
@@ -108,30 +108,9 @@ routed = replace(moved, model=with_experts)
 plain = Task(model=perceptron, data=(X, Y), optimizer=sgd, loss=nn.CrossEntropyLoss(), batch_size=32)
 
 
-def weights_of(
-    task: str, spec: str, workers: int, steps: int, **settings: str
-) -> tuple[dict[str, Tensor], list[float]]:
-    """What a run ends with, and the losses of its last batches."""
-    with tempfile.TemporaryDirectory() as place:
-        model, losses = Path(place) / "model.safetensors", Path(place) / "losses"
-        asked = (
-            f"covey.fit({str(Path(__file__)) + ':' + task!r}, {spec!r}, {workers}, steps={steps}, save={str(model)!r})"
-        )
-        more = {"ON_GPU_LOSSES": str(losses), "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path]), **settings}
-        subprocess.run([sys.executable, "-c", f"import covey; {asked}"], env={**os.environ, **more}, check=True)
-        from covey.model import scored
-
-        told = [float(line) for line in losses.read_text().splitlines()] if losses.exists() else []
-        return scored.read(model), told
-
-
-def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
-
-
-def check(title: str, found: float, most: float) -> int:
-    print(f"{'BROKEN ' if not found <= most else ''}{title}: {found:.1e} apart", flush=True)
-    return int(not found <= most)
+def apart(one: Trained, other: Trained) -> float:
+    """The largest difference of two numbers of the weights."""
+    return max(float((one.weights[name] - other.weights[name]).abs().max()) for name in one.weights)
 
 
 def codecs() -> int:
@@ -150,36 +129,9 @@ def codecs() -> int:
                     wire, memories[place] = one.encode(x.map(lambda part, home=home: part.to(home)), memories[place])
                     came.append(one.decode(wire.map(lambda part: part.cpu())).map(lambda part: part.cpu()))
                 worst = max(worst, float((whole(came[0]) - whole(came[1])).norm() / whole(came[0]).norm().clamp(1e-9)))
-            broken += check(f"{spec}{'' if made is codec(spec) else ', error feedback'}", worst, 1e-6)
+            title = spec if made is codec(spec) else f"{spec}, error feedback"
+            broken += tell(f"{title}: {worst:.1e} apart", worst <= 1e-6)
     return broken
-
-
-def strategies() -> int:
-    broken = 0
-    for spec in STRATEGIES:
-        workers = 1 if spec == "asynchronous" else 2
-        there, here = (weights_of("plain", spec, workers, 12, ON_GPU=device)[0] for device in (DEVICE, "cpu"))
-        broken += check(spec, apart(there, here), 1e-4 if "+" in spec else 1e-6)
-    return broken
-
-
-def devices() -> int:
-    """Models and batches that covey moves; on several cards each worker has its own."""
-    broken = 0
-    there = weights_of("moved", "allreduce", 2, 12, ON_GPU=DEVICE)[0]
-    here = weights_of("plain", "allreduce", 2, 12, ON_GPU="cpu")[0]
-    broken += check("device=: moved by covey", apart(there, here), 1e-6)
-    served = weights_of("moved", "bsp", 2, 12, ON_GPU=DEVICE)[0]
-    broken += check("device=: with a server", apart(served, here), 1e-6)
-    compiled = weights_of("compiled", "allreduce", 2, 12, ON_GPU=DEVICE)[0]
-    return broken + check("device=: compiled", apart(compiled, here), 1e-4)
-
-
-def shards() -> int:
-    """Rows that live on the card, brought together for each step or layer."""
-    here = weights_of("plain", "allreduce", 2, 12, ON_GPU="cpu")[0]
-    found = [weights_of("moved", f"zero{zero}", 2, 12, ON_GPU=DEVICE)[0] for zero in (1, 2, 3)]
-    return sum(check(f"zero={zero}", apart(one, here), 1e-6) for zero, one in enumerate(found, 1))
 
 
 def sums() -> int:
@@ -188,34 +140,83 @@ def sums() -> int:
     return sum(done.returncode for done in runs)
 
 
-def splits() -> int:
+def here(runs: Runs) -> Future[Trained]:
+    """Two workers on the processor."""
+    return runs("plain", "allreduce", 2, 12, ON_GPU="cpu")
+
+
+def strategies(runs: Runs) -> list[Check]:
+    def check(spec: str) -> Check:
+        workers, most = 1 if spec == "asynchronous" else 2, 1e-4 if "+" in spec else 1e-6
+        pair = [runs("plain", spec, workers, 12, ON_GPU=device) for device in (DEVICE, "cpu")]
+        return Check(spec, pair, apart, most)
+
+    return [check(spec) for spec in STRATEGIES]
+
+
+def devices(runs: Runs) -> list[Check]:
+    """Models and batches that covey moves; on several cards each worker has its own."""
+    moved, served = (runs("moved", spec, 2, 12, ON_GPU=DEVICE) for spec in ("allreduce", "bsp"))
+    compiled = runs("compiled", "allreduce", 2, 12, ON_GPU=DEVICE)
+    return [
+        Check("device=: moved by covey", [moved, here(runs)], apart, 1e-6),
+        Check("device=: with a server", [served, here(runs)], apart, 1e-6),
+        Check("device=: compiled", [compiled, here(runs)], apart, 1e-4),
+    ]
+
+
+def shards(runs: Runs) -> list[Check]:
+    """Rows that live on the card, brought together for each step or layer."""
+    names = [f"zero{zero}" for zero in (1, 2, 3)]
+    return [Check(name, [runs("moved", name, 2, 12, ON_GPU=DEVICE), here(runs)], apart, 1e-6) for name in names]
+
+
+def splits(runs: Runs) -> list[Check]:
     """Layers whose slices live on the card: tensor=2 against one whole model."""
-    divided = weights_of("moved", "allreduce with mesh(tensor=2)", 2, 12)[0]
-    return check("tensor=2", apart(divided, weights_of("plain", "allreduce", 1, 12)[0]), 1e-5)
+    pair = [runs("moved", "allreduce with mesh(tensor=2)", 2, 12), runs("plain", "allreduce", 1, 12)]
+    return [Check("tensor=2", pair, apart, 1e-5)]
 
 
-def experts() -> int:
+def experts(runs: Runs) -> list[Check]:
     """Experts of two workers on the card, against two whole models on the card and on the processor."""
-    divided = weights_of("routed", "allreduce with mesh(expert=2)", 2, 12)[0]
-    whole, here = (weights_of("routed", "allreduce", 2, 12, ON_GPU=device)[0] for device in (DEVICE, "cpu"))
-    return check("expert=2", apart(divided, whole), 1e-5) + check("experts, processor", apart(whole, here), 1e-5)
+    divided = runs("routed", "allreduce with mesh(expert=2)", 2, 12)
+    whole, there = (runs("routed", "allreduce", 2, 12, ON_GPU=device) for device in (DEVICE, "cpu"))
+    return [
+        Check("expert=2", [divided, whole], apart, 1e-5),
+        Check("experts, processor", [whole, there], apart, 1e-5),
+    ]
 
 
-def pipelines() -> int:
-    broken = 0
-    for cut, drop in CUTS.items():
+def pipelines(runs: Runs) -> list[Check]:
+    def checks(cut: str, drop: str) -> list[Check]:
         parts = 4 if "microbatches" in cut else 1
-        model, told = weights_of("text", f"allreduce with mesh(stage=2, {cut})", 2, STEPS, ON_GPU_DROP=drop)
-        uncut, losses = weights_of("text", "allreduce", 1, STEPS, ON_GPU_DROP=drop)
-        told = told[-STEPS * parts :]  # the cut itself was looked for before
-        means = [sum(told[first : first + parts]) / parts for first in range(0, len(told), parts)]
-        worst = max(abs(a - b) for a, b in zip(means, losses[-STEPS:], strict=True))
-        broken += check(f"{cut}: losses", worst, 1e-5) + check(f"{cut}: weights", apart(model, uncut), 1e-5)
-    return broken
+
+        def losses(cut: Trained, uncut: Trained) -> float:
+            told = cut.losses[-STEPS * parts :]  # the cut itself was looked for before
+            means = [sum(told[first : first + parts]) / parts for first in range(0, len(told), parts)]
+            return max(abs(a - b) for a, b in zip(means, uncut.losses[-STEPS:], strict=True))
+
+        specs = ((f"allreduce with mesh(stage=2, {cut})", 2), ("allreduce", 1))
+        pair = [runs("text", spec, workers, STEPS, ON_GPU_DROP=drop, ON_GPU_LOSSES="kept") for spec, workers in specs]
+        return [Check(f"{cut}: losses", pair, losses, 1e-5), Check(f"{cut}: weights", pair, apart, 1e-5)]
+
+    return [check for cut, drop in CUTS.items() for check in checks(cut, drop)]
+
+
+TRAINED = {"devices": devices, "pipelines": pipelines, "strategies": strategies, "shards": shards, "splits": splits}
+TRAINED |= {"experts": experts}  # the longest first
+ALONE = {"codecs": codecs, "sums": sums}
+
+
+def main(wanted: list[str]) -> int:
+    """Runs go on beside the codecs; the sums, whose times are told, have the card for themselves."""
+    runs = Runs(__file__)
+    checks = [check for name, part in TRAINED.items() if name in wanted for check in part(runs)]
+    broken = codecs() if "codecs" in wanted else 0
+    broken += found(checks)
+    return broken + (sums() if "sums" in wanted else 0)
 
 
 if __name__ == "__main__":
     os.environ["ON_GPU"] = DEVICE = sys.argv[1] if len(sys.argv) > 1 else DEVICE
-    parts = {"codecs": codecs, "strategies": strategies, "devices": devices, "shards": shards}
-    parts |= {"sums": sums, "splits": splits, "experts": experts, "pipelines": pipelines}
-    sys.exit(min(1, sum(parts[name]() for name in (sys.argv[2:] or parts))))
+    sys.exit(min(1, main(sys.argv[2:] or [*TRAINED, *ALONE])))
