@@ -31,6 +31,7 @@ STEPS = int(os.environ.get("ON_GPU_STEPS", "50"))
 STRATEGIES = (
     "local_sgd(period=2)", "bsp", "allreduce", "allreduce(bucket=4MB)", "local_sgd(period=2) + int8", "asynchronous",
 )  # fmt: skip
+BEHIND = 50_000_000  # cycles: about 25 ms
 CUTS = {"timetable=1f1b, microbatches=4": "0", "timetable=gpipe, microbatches=4": "0", "timetable=plain": "0.1"}
 
 
@@ -90,6 +91,15 @@ def sgd(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)  # type: ignore[arg-type]
 
 
+class LateSgd(torch.optim.SGD):
+    """Keeps its stream so far behind that whoever does not wait for it reads the weights of before."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        if DEVICE != "cpu":
+            torch.cuda._sleep(BEHIND)
+        super().step(closure)
+
+
 def data() -> tuple[Tensor, Tensor, Tensor]:
     chance = torch.Generator().manual_seed(0)
     x = torch.randn(4096, 64, generator=chance)
@@ -104,6 +114,7 @@ moved = Task(
     device=DEVICE,
 )  # fmt: skip
 compiled = replace(moved, compile=True)
+late = replace(moved, optimizer=lambda parameters: LateSgd(parameters, lr=0.05, momentum=0.9))
 routed = replace(moved, model=with_experts)
 plain = Task(model=perceptron, data=(X, Y), optimizer=sgd, loss=nn.CrossEntropyLoss(), batch_size=32)
 
@@ -158,10 +169,12 @@ def devices(runs: Runs) -> list[Check]:
     """Models and batches that covey moves; on several cards each worker has its own."""
     moved, served = (runs("moved", spec, 2, 12, ON_GPU=DEVICE) for spec in ("allreduce", "bsp"))
     compiled = runs("compiled", "allreduce", 2, 12, ON_GPU=DEVICE)
+    late = [runs(task, "allreduce", 1, 12, ON_GPU=DEVICE) for task in ("late", "moved")]
     return [
         Check("device=: moved by covey", [moved, here(runs)], apart, 1e-6),
         Check("device=: with a server", [served, here(runs)], apart, 1e-6),
         Check("device=: compiled", [compiled, here(runs)], apart, 1e-4),
+        Check("device=: the optimizer's stream is behind", late, apart, 0),
     ]
 
 

@@ -26,6 +26,10 @@ class CudaStream:
         self.stream.wait_stream(torch.cuda.default_stream(self.device))
         torch.cuda.set_stream(self.stream)
 
+    def leave(self) -> None:
+        """(When that thread has ended) What is computed from now on waits for what the stream was still given."""
+        torch.cuda.default_stream(self.device).wait_stream(self.stream)
+
     def mark(self) -> Mark:
         """How far the stream of this thread has come."""
         here: Mark = torch.cuda.current_stream(self.device).record_event()

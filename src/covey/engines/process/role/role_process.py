@@ -179,6 +179,8 @@ def drive(driver: Driver, serve: Callable[[ComputeThread], None]) -> None:
     thread.start()
     serve(compute_thread)
     thread.join()
+    if compute_thread.stream:
+        compute_thread.stream.leave()
     if failure:
         raise failure[0]
 
