@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from covey.errors import WireError
 from covey.model.differentiation import WorkingCopy
 from covey.model.flat import Flat
-from covey.vector import STRETCH, Vector, chunk, chunks, fingerprint, mean_
+from covey.vector import STRETCH, Vector, chunk, chunks, fingerprint, mean, mean_
 
 
 def mixed() -> Vector:
@@ -107,6 +107,11 @@ def test_mean_is_weighted(weights: list[float]) -> None:
     mean_(into, vectors, weights)
     expected = sum(index * weight for index, weight in enumerate(weights)) / sum(weights)
     assert torch.allclose(into.parts[0], torch.full((2,), expected, dtype=torch.float64), atol=1e-12)
+
+
+def test_a_mean_is_made_on_the_device_that_is_named() -> None:
+    found = mean([Vector([torch.ones(3)])] * 2, [1.0, 1.0], torch.device("meta"))
+    assert [part.device.type for part in found.parts] == ["meta"]
 
 
 def test_mean_forgets_what_was_there() -> None:

@@ -210,9 +210,9 @@ def mean_(into: Vector, vectors: Sequence[Vector], weights: Sequence[float]) -> 
     return into
 
 
-def mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """The weighted mean of `vectors`, in a vector of its own."""
-    return mean_(vectors[0].map(lambda part: part.new_empty(part.shape)), vectors, weights)
+def mean(vectors: Sequence[Vector], weights: Sequence[float], device: torch.device | None = None) -> Vector:
+    """The weighted mean of `vectors`, in a vector of its own: on this device, or where they lie."""
+    return mean_(vectors[0].map(lambda part: part.new_empty(part.shape, device=device)), vectors, weights)
 
 
 def _mean(into: Tensor, given: Sequence[Tensor], shares: Sequence[float]) -> None:

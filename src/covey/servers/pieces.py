@@ -38,7 +38,8 @@ class PieceServer(ServerProgram):
 
     async def mean(self, grads: Sequence[Vector], weights: Sequence[float], step: int) -> Vector:
         """The mean gradient of an update, added in the order given, and clipped by the norm over all servers."""
-        grad = mean(grads, weights)
+        device = next((part.device for part in self.params.parts), None)
+        grad = mean(grads, weights, device)  # on the GPU where the server has one: pushes lie in pinned memory
         await clip_part(self.node, self.replica, grad, step, self.servers)
         return grad
 
