@@ -13,6 +13,7 @@ from covey.errors import CoveyError, PlanError
 
 OURS = Path(__file__).resolve().parent
 INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
+PACKAGES = {"site-packages", "dist-packages"}  # also of the user, of Debian, and of a folder in PYTHONPATH
 REPORT = "This is a mistake in covey, not in your code; please report it."
 CAUSED = "The above exception was the direct cause of the following exception:"  # as Python says it
 
@@ -113,4 +114,5 @@ def _is_users(frame: FrameType) -> bool:
 def is_users(filename: str) -> bool:
     """Whether a file is neither covey's, nor Python's, nor an installed package's."""
     path = Path(filename).resolve()
-    return not any(path.is_relative_to(folder) for folder in (OURS, *INSTALLED))
+    installed = any(path.is_relative_to(folder) for folder in (OURS, *INSTALLED))
+    return not installed and not PACKAGES.intersection(path.parts)

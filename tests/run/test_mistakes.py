@@ -168,9 +168,12 @@ def raised_in(module: str, filename: str) -> Exception:
         ("torch.fx.graph_module", "<eval_with_key>.4", False),  # what a package generates
         ("dataclasses", "<string>", False),
         ("__main__", "<frozen runpy>", False),
+        ("rich.console", "/usr/lib/python3/dist-packages/rich/console.py", False),
+        ("rich.console", "/home/me/.local/lib/python3.11/site-packages/rich/console.py", False),
+        ("models", "/home/me/models.py", True),
     ],
 )
-def test_code_without_a_file_is_the_users_only_where_the_user_typed_it(module: str, filename: str, users: bool) -> None:
+def test_a_packages_code_is_not_the_users_nor_without_a_file_what_nobody_typed(module: str, filename: str, users: bool) -> None:
     assert (users_line(raised_in(module, filename)) is not None) == users
 
 
