@@ -10,9 +10,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("COVEY_RUNS", "")  # tests record runs only where they say so
 
 import gc
+import re
 import signal
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 
@@ -32,6 +34,18 @@ hypothesis.settings.load_profile("covey")
 # A shell starts its background jobs with Ctrl-C ignored, and covey leaves an ignored one ignored; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skip a test that is refused because an optional package is not installed."""
+    try:
+        return (yield)
+    except Exception as error:
+        missing = re.search(r" needs (\w+): pip install ", str(error))
+        if missing is None or find_spec(missing[1]) is not None:
+            raise
+        return pytest.skip(str(error))
 
 
 @pytest.hookimpl(wrapper=True)

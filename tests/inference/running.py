@@ -16,6 +16,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -104,6 +105,7 @@ def children(pid: int) -> list[int]:
 def serving(
     folder: Path, deadline: str, replicas: str = "2", more: str = "", task: str = TASK, model: str = "model.safetensors"
 ) -> Iterator[RunningEndpoint]:
+    pytest.importorskip("uvicorn")
     (folder / "picky.py").write_text(task)
     save_file({"scale": torch.tensor([2.0])}, folder / "model.safetensors")
     flags = f"--task picky.py --replicas {replicas} --threads 1 --port 0 --body 10KB --deadline {deadline} {more}"

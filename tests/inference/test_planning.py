@@ -103,6 +103,7 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_names_the_cheapest_set_up(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
     sizes = {"1.weight": (64, 64), "1.bias": (64,), "3.weight": (10, 64), "3.bias": (10,)}
     save_file({name: torch.zeros(*size) for name, size in sizes.items()}, tmp_path / "model.safetensors")
     words = ["serve", str(tmp_path / "model.safetensors"), "--task", "examples/digits.py", "--slo", "p90:1s"]
