@@ -173,7 +173,7 @@ def raised_in(module: str, filename: str) -> Exception:
         ("models", "/home/me/models.py", True),
     ],
 )
-def test_a_packages_code_is_not_the_users_nor_without_a_file_what_nobody_typed(module: str, filename: str, users: bool) -> None:
+def test_code_of_packages_or_that_nobody_typed_is_not_the_users(module: str, filename: str, users: bool) -> None:
     assert (users_line(raised_in(module, filename)) is not None) == users
 
 
