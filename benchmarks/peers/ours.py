@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 import covey
-from benchmarks.peers.track import COURSE, HOSTS, LAUNCHER, Cell, Finish, course
+from benchmarks.peers.courses import LAUNCHER, Course
+from benchmarks.peers.track import HOSTS, Cell, Finish
 from covey import catalog
 from covey.advise.choose import advise
 from covey.advise.ranked import Advice
@@ -23,8 +24,6 @@ from covey.errors import CoveyError
 from covey.model import build
 from covey.observe.progress import Progress
 from covey.simulate import Cluster, parse_rate
-
-SCORES = 30  # in a pass over the data: every 2,000 samples
 
 
 class Watch:
@@ -49,26 +48,26 @@ class Watch:
         pass
 
 
-def race(spec: str, cell: Cell, seed: int, target: float, limit: float) -> Finish:
+def race(spec: str, cell: Cell, seed: int, limit: float) -> Finish:
     """A strategy on the hosts of a cell, until it reaches the target or has trained for so many seconds."""
     os.environ[LAUNCHER] = str(os.getpid())
     watch = Watch(limit)
     try:
         result = covey.fit(
-            COURSE, spec, HOSTS, engine=cell.engine, threads=1, insecure=True, until=f"accuracy>={target}", seed=seed,
-            scores=SCORES, watcher=watch,
+            cell.course.file, spec, HOSTS, engine=cell.engine, threads=1, insecure=True, until=str(cell.course.target),
+            seed=seed, scores=cell.course.scores, watcher=watch,
         )  # fmt: skip
     except CoveyError as error:
         return Finish(float("inf"), 0, 0.0, 0.0, False, str(error).splitlines()[0])
     history: list[dict[str, Any]] = [row for row in result.history if "sent" in row]
-    last = history[-1]
+    last, metric = history[-1], cell.course.target.metric
     parts = {
         "clock": last["seconds"], "travelled": travelled(result.notes, cell.bandwidth), "closing": closing(spec, cell),
     }  # fmt: skip
     return Finish(
-        sum(parts.values()), last["samples"], last["sent"], last["accuracy"], result.reached is not None,
+        sum(parts.values()), last["samples"], last["sent"], last[metric], result.reached is not None,
         "" if result.reached else "too slow", {**parts, "stood": watch.stood},
-        [(row["seconds"], row["samples"], row["accuracy"]) for row in history],
+        [(row["seconds"], row["samples"], row[metric]) for row in history],
     )  # fmt: skip
 
 
@@ -84,23 +83,23 @@ def closing(spec: str, cell: Cell) -> float:
     """Seconds of the last averaging, where what is scored is a mean of the workers' models that nobody has yet."""
     if "mean of the workers'" not in catalog.resolve(spec, HOSTS).description.scored:
         return 0.0
-    size = sum(p.numel() * p.element_size() for p in build.model(course(), 0).parameters())
+    size = sum(p.numel() * p.element_size() for p in build.model(cell.course.task, 0).parameters())
     return 2 * (HOSTS - 1) / HOSTS * size / cell.bandwidth
 
 
-def advised(cell: Cell, target: float) -> Advice:
+def advised(cell: Cell) -> Advice:
     """What `covey advise` says of a cell, with real steps in its lab."""
-    found = calibrated(cell.cpu)
+    file, task, found = cell.course.file, cell.course.task, calibrated(cell.course, cell.cpu)
     machines = (replace(machine, cores=share) for machine, share in zip(found.machines, cell.shares, strict=True))
     link = replace(found.link, bandwidth=parse_rate(cell.rate))
-    now = look(course(), HOSTS, replace(found, machines=tuple(machines), link=link))
-    trials = SimulatedTrials(COURSE, now, time_batch(course()))
-    real = RealSteps(task=COURSE, engine=cell.engine, workers=HOSTS, insecure=True, threads=1)
+    now = look(task, HOSTS, replace(found, machines=tuple(machines), link=link))
+    trials = SimulatedTrials(file, now, time_batch(task))
+    real = RealSteps(task=file, engine=cell.engine, workers=HOSTS, insecure=True, threads=1)
     os.environ[LAUNCHER] = str(os.getpid())
-    return advise(course(), COURSE, now, until=f"accuracy>={target}", trials=trials, real=real)
+    return advise(task, file, now, until=str(cell.course.target), trials=trials, real=real)
 
 
 @cache
-def calibrated(cpu: float) -> Cluster:
+def calibrated(course: Course, cpu: float) -> Cluster:
     """As `covey calibrate` measures it once; cells write their links and their slow host in."""
-    return calibrate(COURSE, f"lab(hosts={HOSTS}, rate=1000mbit, cpu={cpu})")
+    return calibrate(course.file, f"lab(hosts={HOSTS}, rate=1000mbit, cpu={cpu})")

@@ -21,7 +21,6 @@ from covey.engines.lab.networks import DATA
 from covey.model import build
 from covey.task import load_task
 
-COURSE = Path(__file__).parent / "course.py"
 EVERY = 8  # steps between scores: 2,048 samples of 4 workers
 
 
@@ -35,7 +34,7 @@ class Seat:
         self.folder, self.settings = Path(given["folder"]), dict(given["settings"])
         os.environ["GLOO_SOCKET_IFNAME"] = DATA
         torch.set_num_threads(1)
-        self.task = load_task(str(COURSE))
+        self.task = load_task(str(given["course"]))
         self.model = build.model(self.task, self.seed)
         self.optimizer: Any = self.task.optimizer(list(self.model.named_parameters()))
         self.batches = self.feed(self.rank)

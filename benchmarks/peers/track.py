@@ -13,37 +13,36 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.peers.courses import FASHION, Course
 from covey.engines.lab import quota, settings
 from covey.engines.lab.networks import Networks
 from covey.engines.lab.running import Lab
 from covey.engines.lab.trial_lab import bare
 from covey.model import build
 from covey.simulate import parse_rate
-from covey.task import Task, load_task
 
 ROOT = Path(__file__).parents[2]
-COURSE = str(Path(__file__).parent / "course.py")
 HOSTS, SLOWER = 4, 4  # how many hosts, and how many times slower the slow one is
-LAUNCHER = "COVEY_RACE_LAUNCHER"  # in the environment: the process whose lab is to be watched
 START = 120.0  # seconds until everybody must be ready
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cluster: the rate of its links, the cores of a host, and whether the last one has a quarter of that."""
+    """What is trained on which cluster: the rate of links, a host's cores, and if the last has a quarter of that."""
 
     rate: str
     slow: bool = False
     cpu: float = 0.45
+    course: Course = FASHION
 
     def __str__(self) -> str:
-        return f"{self.rate}, one slow" if self.slow else self.rate
+        course = "" if self.course is FASHION else f", {self.course.name}"
+        return f"{self.rate}{course}{', one slow' if self.slow else ''}"
 
     @property
     def shares(self) -> list[float]:
@@ -70,11 +69,12 @@ class Finish:
     seconds: float
     samples: int
     sent: float  # bytes, by the busiest host
-    accuracy: float
+    score: float  # the last one
     reached: bool
     why: str = ""  # it did not reach it
     parts: dict[str, float] = field(default_factory=dict)  # of the seconds, where they were added up
-    curve: list[tuple[float, int, float]] = field(default_factory=list)  # seconds, samples and accuracy at each score
+    curve: list[tuple[float, int, float]] = field(default_factory=list)  # seconds, samples and value at each score
+    machine: dict[str, float] = field(default_factory=dict)  # what others did with it meanwhile
 
 
 @dataclass(frozen=True)
@@ -90,27 +90,22 @@ class Peer:
         return subprocess.run([python, "-c", f"import {self.needs}"], capture_output=True, check=False).returncode == 0
 
 
-@cache
-def course() -> Task:
-    return load_task(COURSE)
-
-
-def race(peer: Peer, cell: Cell, seed: int, target: float, limit: float, python: str = sys.executable) -> Finish:
+def race(peer: Peer, cell: Cell, seed: int, limit: float, python: str = sys.executable) -> Finish:
     """A peer on the hosts of a cell, until it reaches the target or has trained for so many seconds."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, hosts(cell, peer.hosts) as (lab, nets, groups):
-        team = Team(Path(folder), lab, groups)
+        team = Team(Path(folder), lab, groups, cell.course)
         addresses = [f"{nets.data}.{rank + 1}" for rank in range(peer.hosts)]
         try:
             for rank, address in enumerate(addresses):
                 given = {
                     "rank": rank, "size": HOSTS, "seed": seed, "address": address, "first": addresses[0],
-                    "folder": folder, "settings": dict(peer.settings),
+                    "folder": folder, "course": cell.course.file, "settings": dict(peer.settings),
                 }  # fmt: skip
                 team.start([python, "-m", f"benchmarks.peers.{peer.script}", json.dumps(given)])
             team.gather()
             for group, share in zip(groups, cell.shares, strict=False):
                 quota.limit(group, share)
-            return team.lead(seed, target, limit)
+            return team.lead(seed, limit)
         except Lost as lost:
             return Finish(float("inf"), 0, 0.0, 0.0, False, str(lost))
         finally:
@@ -131,8 +126,8 @@ class Lost(Exception):
 class Team:
     """The processes of a peer, one on each host."""
 
-    def __init__(self, folder: Path, lab: Lab, groups: Sequence[Path]) -> None:
-        self.folder, self.lab, self.groups = folder, lab, groups
+    def __init__(self, folder: Path, lab: Lab, groups: Sequence[Path], course: Course) -> None:
+        self.folder, self.lab, self.groups, self.course = folder, lab, groups, course
         self.members: list[subprocess.Popen[str]] = []
         self.heard: queue.Queue[tuple[int, str]] = queue.Queue()
 
@@ -179,9 +174,9 @@ class Team:
         for _ in self.members:
             self.hear(until)
 
-    def lead(self, seed: int, target: float, limit: float) -> Finish:
+    def lead(self, seed: int, limit: float) -> Finish:
         """Score at every mark; the processes wait meanwhile."""
-        task, until = course(), time.monotonic() + 2 * limit + 60
+        task, target, until = self.course.task, self.course.target, time.monotonic() + 2 * limit + 60
         assert task.evaluate
         model, curve = build.model(task, seed), []
         self.tell({"mark": 0, "on": True})
@@ -189,13 +184,13 @@ class Team:
         while True:
             at = self.hear(until)
             model.load_state_dict(torch.load(self.folder / "model.pt"))
-            accuracy = task.evaluate(model)["accuracy"]
-            curve.append((at["seconds"], at["samples"], accuracy))
-            if accuracy >= target or at["seconds"] > limit:
+            score = task.evaluate(model)[target.metric]
+            curve.append((at["seconds"], at["samples"], score))
+            if target.reached(score) or at["seconds"] > limit:
                 self.tell({"mark": at["mark"], "on": False})
-                reached, passed = accuracy >= target, self.sent() - sent
+                reached, passed = target.reached(score), self.sent() - sent
                 why = "" if reached else "too slow"
-                return Finish(at["seconds"], at["samples"], passed, accuracy, reached, why, curve=curve)
+                return Finish(at["seconds"], at["samples"], passed, score, reached, why, curve=curve)
             self.tell({"mark": at["mark"], "on": True})
 
     def sent(self) -> int:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from benchmarks import time_to_accuracy
+from benchmarks.peers import machine
+from benchmarks.peers.courses import CHARACTERS, COURSES
 from benchmarks.peers.ours import travelled
 from benchmarks.peers.track import Cell, Finish
 from benchmarks.time_to_accuracy import (
@@ -104,6 +111,73 @@ def test_advice_holds_within_10_percent_or_where_it_is_tied(times: list[float], 
 def test_every_name_is_a_peer_or_a_strategy_that_there_is() -> None:
     for name in {*OURS, *(name for names in USUAL.values() for name in names)} - set(PEERS):
         catalog.resolve(name, 4)
+
+
+def test_two_cells_that_nobody_has_tuned_for_are_compared_with_compute_of_their_own_model() -> None:
+    given = argparse.Namespace(ours=None, all=False, only=["DDP"], seeds=1, cpu=0.45)
+    untuned = Cell("100mbit", course=CHARACTERS)
+    assert [entry.key for entry in entries(given, [FAST, untuned], KeptFinishes(None))] == [
+        "1000mbit | compute alone | 0", "1000mbit, characters | compute alone | 0", "100mbit | DDP + PowerSGD 4 | 0",
+        "100mbit, characters | DDP | 0", "100mbit, characters | DDP + PowerSGD 4 | 0",
+    ]  # fmt: skip
+    found = kept()
+    found.keep(Entry(Cell("1000mbit", course=CHARACTERS), ALONE, 0).key, asdict(Finish(4.0, 9_000, 0, 3.2, True)))
+    found.keep(Entry(untuned, "DDP", 0).key, asdict(Finish(20.0, 9_000, 1e6, 3.2, True)))
+    assert [row["to_compute"] for row in summary(found, untuned)] == [5.0]
+    assert {row["name"] for row in summary(found, FAST)} == {"easgd", "local SGD 32", "DDP", "allreduce"}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_course_scores_the_metric_that_ends_it(name: str) -> None:
+    course = COURSES[name]
+    assert course.task.evaluate
+    scored = course.task.evaluate(course.task.model())
+    assert not course.target.reached(scored[course.target.metric])
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"steal": 0.0, "busy": 0.1, "pace": 1.1}, ""),
+        ({"steal": 0.05, "busy": 0.1, "pace": 1.0}, "its host took 5% of the cores' time"),
+        ({"steal": 0.0, "busy": 0.9, "pace": 1.0}, "other programs used 0.9 cores"),
+        ({"steal": 0.0, "busy": 0.0, "pace": 2.0}, "a core was 2.0 times slower than usual"),
+    ],
+)
+def test_a_machine_that_others_use_is_told_from_a_quiet_one(found: dict[str, float], words: str) -> None:
+    assert machine.disturbance(found, [1.0, 1.0, 1.05]) == words
+
+
+def test_what_others_compute_around_a_run_is_seen() -> None:
+    found: dict[str, float] = {}
+    with machine.watched(found):
+        spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    spinning.kill()
+    spinning.wait()
+    assert found["busy"] > 0.5 and found["pace"] > 0 and found["steal"] >= 0
+
+
+def test_a_disturbed_run_is_repeated_and_what_stays_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = iter([0.9, 0.9, 0.0])
+    times = iter([30.0, 20.0, 10.0])
+
+    @contextmanager
+    def watched(found: dict[str, float]) -> Iterator[None]:
+        yield
+        found |= {"steal": 0.0, "busy": next(busy), "pace": 1.0, "pressure": 0.0}
+
+    monkeypatch.setattr(time_to_accuracy, "watched", watched)
+    monkeypatch.setattr(time_to_accuracy, "run", lambda *_: Finish(next(times), 1000, 1.0, 0.9, True))
+    entry = Entry(FAST, "easgd", 0)
+    finish = time_to_accuracy.undisturbed(entry, argparse.Namespace(), KeptFinishes(None))
+    assert finish and finish.seconds == 10.0 and "disturbed" not in finish.machine
+
+    busy, times = iter([0.9] * 3), iter([30.0, 20.0, 10.0])
+    found = KeptFinishes(None)
+    finish = time_to_accuracy.undisturbed(entry, argparse.Namespace(), found)
+    assert finish
+    found.keep(entry.key, asdict(finish))
+    assert ", 1 disturbed |" in table(found, FAST)
 
 
 def test_what_travels_while_the_clock_stands_is_counted() -> None:
