@@ -22,6 +22,7 @@ import json
 import os
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -185,6 +186,8 @@ def main() -> None:
     asked.add_argument("--count", type=int, help="kills, minutes, pairs or joins")
     asked.add_argument("--seconds", type=float, default=240.0, help="after which nothing more is begun")
     given = asked.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the program that is measured ends, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # those that run in the background inherit "ignore"
     pieces = Pieces(Kept(given.kept), given.seconds, given.count)
     print(json.dumps({given.name: MEASURES[given.name](pieces)}, indent=1), flush=True)
 

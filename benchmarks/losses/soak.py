@@ -69,6 +69,8 @@ def one_run(seconds: float, most: int) -> dict[str, Any]:
         with suppress(subprocess.TimeoutExpired):
             program.process.wait(60)
         folder = program.steps.parent
+        if not (folder / "result.json").exists():
+            raise RuntimeError(f"no result after {killed} kills: {(folder / 'log').read_text()[-4000:]}")
         told = json.loads((folder / "result.json").read_text())
         learned = load_file(folder / "model.safetensors")
     whole = covey.fit(SLOW, "bsp", WORKERS, engine="simulated", steps=told["updates"], scores=0, runs=False)
