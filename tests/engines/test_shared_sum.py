@@ -181,8 +181,8 @@ def test_nobody_waits_until_all_have_read_its_last_small_numbers() -> None:
             member.take(None, Collective(random(turn, SMALL), hall.group, ring))
     for member in (third, first, second, first):
         member.advance()  # the third has laid its numbers out, and reads nothing
-    signs = third.signs[first.me][1]
-    assert [signs.take() for _ in range(4)] == [True, True, True, False]  # laid out, read, and the next laid out
+    take = third.takes[first.me]
+    assert [take() for _ in range(4)] == [True, True, True, False]  # laid out, read, and the next laid out
     hall.close()
 
 
@@ -252,12 +252,70 @@ def test_a_group_beyond_this_host_is_left_to_the_program() -> None:
     hall.close()
 
 
-def test_the_bell_rings_when_there_is_something_to_do() -> None:
+def test_the_bell_rings_for_who_waits_and_for_nobody_else() -> None:
+    """A role that computes is not woken by each sign; it looks at them when it sums."""
     hall = Hall(2)
     first, second = hall.members
     first.take(None, Collective(random(0, SMALL), hall.group, ring))
     assert not first.advance()
-    assert os.eventfd_read(second.memory.wakeup) == 1
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(second.memory.wakeup)
     second.take(None, Collective(random(1, SMALL), hall.group, ring))
     assert len(second.advance()) == 1 and os.eventfd_read(first.memory.wakeup) >= 1 and len(first.advance()) == 1
+    assert not any(hall.segment.resting(who)[0] for who in hall.group)
+    hall.close()
+
+
+def test_a_sign_that_comes_while_a_role_lies_down_is_seen() -> None:
+    """Who gave it saw nobody waiting, and rang no bell."""
+    hall = Hall(2)
+    first, second = hall.members
+    second.take(None, Collective(random(1, SMALL), hall.group, ring))
+    fence = first.fence
+
+    def late() -> None:
+        fence()
+        first.resting[first.me][0] = 0  # as the other sees it
+        second.advance()
+        first.fence = fence
+
+    first.fence = late
+    first.take(None, Collective(random(0, SMALL), hall.group, ring))
+    assert len(first.advance()) == 1
+    hall.close()
+
+
+def test_sums_of_the_same_numbers_are_remembered_and_others_are_looked_up() -> None:
+    hall = Hall(2)
+    mine, one, other = (hall.housed(rank, random(7 * rank, LARGE)) for rank in (0, 1, 1))
+    loose = random(3, LARGE)
+    for turn, theirs in enumerate((one, one, other, one, loose, other)):
+        mine.copy_(random(turn, LARGE))
+        expected = in_order([mine, theirs])
+        hall.sum([mine, theirs])
+        assert same(mine, expected) and same(theirs, expected)
+    assert len(hall.members[0].memory.sums) == 3
+    hall.close()
+
+
+def test_every_other_number_of_a_remembered_vector() -> None:
+    """It begins where the whole begins, and has as many numbers as its first half."""
+    hall = Hall(2)
+    wholes = [hall.housed(rank, random(rank, 2 * LARGE)) for rank in range(2)]
+    for cut in (slice(0, LARGE), slice(None, None, 2)):
+        vectors = [Vector([whole.parts[0][cut]]) for whole in wholes]
+        expected = in_order(vectors)
+        hall.sum(vectors)
+        assert all(same(vector, expected) for vector in vectors)
+    hall.close()
+
+
+def test_what_is_remembered_holds_no_memory_of_a_role_that_was_restarted() -> None:
+    hall = Hall(2)
+    first, second = (member.memory for member in hall.members)
+    vectors = [hall.housed(rank, random(rank, LARGE)) for rank in range(2)]
+    hall.sum(vectors)
+    assert first.sums
+    first.renew(second.me)
+    assert not first.sums and first.neighbours.of(second.me).floor() == os.fstat(hall.segment.file(second.me)).st_size
     hall.close()

@@ -15,7 +15,7 @@ import torch
 
 import covey
 from covey.decoding import WIRE_FORMATS, WireFormat
-from covey.engines.process.role.shared_sum import SharedSum, SumOffer
+from covey.engines.process.role.sums.offers import SumOffer, SumOffers
 from covey.engines.transport import frames, token
 from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.memory import HostMemory
@@ -117,7 +117,7 @@ class Offers:
 
     def __init__(self) -> None:
         self.segment = SharedSegment([ME, YOU])
-        self.assembly = SharedSum(ME, HostMemory(ME, self.segment))
+        self.offers = SumOffers(ME, HostMemory(ME, self.segment))
         self.theirs = HostMemory(YOU, self.segment)
         self.parts = [torch.zeros(8), torch.zeros(3, dtype=torch.float64)]
         self.seen: Counter[str] = Counter()
@@ -128,9 +128,9 @@ class Offers:
         size = rng.choice([len(text)] * 20 + [0, len(text) + 1, (1 << 32) - 1])
         self.segment.slot(YOU)[: 4 + len(text)] = size.to_bytes(4, "little") + text
         try:
-            offer = self.assembly._offer_of(YOU)
+            offer = self.offers.read(YOU, self.offers.text_of(YOU))
             if offer.places is not None:
-                found = self.assembly._tensors(YOU, offer, self.parts)
+                found = self.offers.tensors(YOU, offer, self.parts)
                 assert [one.shape for one in found] == [part.shape for part in self.parts]
                 self.seen["sum"] += 1
         except WireError:

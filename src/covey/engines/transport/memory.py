@@ -116,6 +116,7 @@ class HostMemory:
         self.me, self.segment, self.wakeup = me, segment, segment.wakeup(me)
         self.blocks = SharedBlocks(segment.file(me))
         self.neighbours, self.gpu = Neighbours(segment), GpuMemory()
+        self.sums: dict[object, object] = {}  # what is remembered of sums in all members' memory
         self.told = False
 
     def house(self, vector: Vector) -> Vector:
@@ -125,6 +126,7 @@ class HostMemory:
 
     def renew(self, who: Address) -> None:
         """A neighbour was restarted."""
+        self.sums.clear()  # or its earlier memory would be held for good
         if who in self.neighbours:
             self.neighbours.of(who).renew()
             self.gpu.renew(who)

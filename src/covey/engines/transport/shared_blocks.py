@@ -153,8 +153,8 @@ class SharedBlocks:
 
     def take_back(self, places: TensorPlaces | None) -> None:
         """No role will read this."""
-        for block in self.blocks:
-            if places and block.span == places.block:
+        for block in self.blocks if places and places.block else ():
+            if block.span == places.block:
                 block.reader = None
 
     def reclaim(self, reader: Address) -> None:

@@ -47,6 +47,11 @@ class SharedSegment:
         place = self.places[giver] * len(self.places) + self.places[taker]
         return Semaphore(self._table, SIZE * place)
 
+    def resting(self, who: Address) -> memoryview:
+        """A byte beside the sign that a role gives to itself: whether it waits for its bell."""
+        begin = SIZE * self.places[who] * (len(self.places) + 1) + SIZE // 2
+        return memoryview(self._table)[begin : begin + 1]
+
     def slot(self, who: Address) -> memoryview:
         """Where a role lays out something small for the others."""
         begin = self._signs + SLOT * self.places[who]

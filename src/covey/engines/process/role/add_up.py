@@ -21,25 +21,32 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     are taken of the sum, which is faster; but not in float16, whose largest number is 65,504: there the sum of what
     each of them could hold may be too large.
     """
-    stretch = GPU_STRETCH if into.is_cuda else STRETCH
-    size = min(stretch, into.numel())
-    room = torch.empty(size, dtype=into.dtype, device=into.device) if len(given) > 2 else into
-    narrow = into.dtype == torch.float16
-    alike = shares[0] if shares.count(shares[0]) == len(shares) and not narrow else None
-    whole = into.numel() <= stretch  # a small sum is not cut: each cut would take longer than its additions
-    for start in range(0, into.numel(), stretch):
-        pieces = given if whole else [tensor[start : start + stretch] for tensor in given]
-        total = into if whole else into[start : start + stretch]
-        if narrow:  # so that a report can name who contributed NaN or infinity, or say that only the sum has none
+    alike = shares[0] if into.dtype != torch.float16 and shares.count(shares[0]) == len(shares) else None
+    stretch, numel = GPU_STRETCH if into.is_cuda else STRETCH, into.numel()
+    room = into
+    if len(given) > 2 and into.data_ptr() in [tensor.data_ptr() for tensor in given]:
+        room = torch.empty(min(stretch, numel), dtype=into.dtype, device=into.device)
+    if numel <= stretch:  # a small sum is not cut: each cut would take longer than its additions
+        return _add_stretch(given, shares, alike, room, into, group) if numel else None
+    for start in range(0, numel, stretch):
+        total = into[start : start + stretch]
+        pieces = [tensor[start : start + stretch] for tensor in given]
+        _add_stretch(pieces, shares, alike, room[: total.numel()], total, group)
+
+
+def _add_stretch(
+    pieces: list[Tensor], shares: list[float], alike: float | None, room: Tensor, total: Tensor, group: Group
+) -> None:  # fmt: skip
+    counted = pieces
+    if alike is None:
+        if total.dtype == torch.float16:  # so that a report can name who contributed NaN or infinity, or none
             pieces = [piece.clone() if piece.data_ptr() == total.data_ptr() else piece for piece in pieces]
-        counted = pieces
-        if alike is None:
-            counted = [_times(piece, share) for piece, share in zip(pieces, shares, strict=True) if share]
-        _add(counted, room if whole else room[: total.numel()], total)
-        if alike not in (None, 1):
-            total.mul_(alike)
-        if total.is_floating_point() and not math.isfinite(total.sum()):
-            check_numbers(pieces, total, group)
+        counted = [_times(piece, share) for piece, share in zip(pieces, shares, strict=True) if share]
+    _add(counted, room, total)
+    if alike is not None and alike != 1:
+        total.mul_(alike)
+    if total.dtype.is_floating_point and not math.isfinite(total.sum().item()):
+        check_numbers(pieces, total, group)
 
 
 def _times(piece: Tensor, share: float) -> Tensor:

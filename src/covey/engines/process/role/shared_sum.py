@@ -8,61 +8,33 @@ back.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
 from collections.abc import Generator
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
-from covey.decoding import WireFormat
 from covey.engines.gpu.cuda_driver import CudaRefused
-from covey.engines.gpu.gpu_memory import GpuPlaces, OnGpu, one_card
+from covey.engines.gpu.gpu_memory import OnGpu, one_card
 from covey.engines.process.role.add_up import add_up
 from covey.engines.process.role.native_sums import Group, PendingSum, SumDone
+from covey.engines.process.role.sums.offers import OwnOffer, SlicePlan, SumOffer, SumOffers, encoded, slice_plan
+from covey.engines.process.role.sums.slots import SlotLayout, Slots
 from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_blocks import TensorPlace, TensorPlaces, rounded
-from covey.engines.transport.shared_segment import SLOT
+from covey.engines.transport.semaphore import GIVING_FENCES
 from covey.engines.transport.staging import arrival
 from covey.errors import WireError
 from covey.message import Address
 from covey.program import Collective
-from covey.vector import chunk
 
-HEAD = 64  # bytes in front of what is laid out
-HALF = SLOT // 2  # bytes that are laid out at most
-LAYOUTS = 64  # sizes of sums whose places are remembered
+GROUPS = 256  # whose other members are remembered
 SPIN = 3e-4  # seconds that a role looks again and again for the others, which is faster than to be woken
 
-LayoutKey = tuple[Group, tuple[tuple[torch.dtype, int], ...]]
 Steps = Generator[Group, None, bool]
 """A sum on its way: it gives those for whose sign it waits, and ends with whether it came about."""
-
-
-class SumOffer(msgspec.Struct, array_like=True, frozen=True):
-    """Where a member's numbers are, if there was room for them, and how much they count."""
-
-    places: TensorPlaces | None
-    share: float
-    gpu: GpuPlaces | None = None
-
-
-class SlotLayout(NamedTuple):
-    """Where the members of a group lay out parts of certain sizes: slots never move, so all such sums use it."""
-
-    parts: list[list[Tensor]]  # those of each part, in the order of the group
-    own: list[Tensor]
-    shares: list[memoryview[float]]
-    own_share: memoryview[float]
-    others: Group
-
-
-_offers: WireFormat[SumOffer] = WireFormat("offer of numbers to sum", SumOffer, most=SLOT)
 
 
 class SharedSum:
@@ -70,50 +42,69 @@ class SharedSum:
 
     def __init__(self, me: Address, memory: HostMemory) -> None:
         self.me, self.memory = me, memory
-        self.segment = segment = memory.segment
+        segment = memory.segment
         self.wakeups = ()  # its bell is that of the links, which hear it anyway
         self.wanted: deque[PendingSum] = deque()
-        self.signs = {who: (segment.sign(me, who), segment.sign(who, me)) for who in segment.places}
-        self.spare = len(os.sched_getaffinity(0)) >= len(segment.places)
+        self.gives = {who: segment.sign(me, who).give for who in segment.places}
+        self.takes = {who: segment.sign(who, me).take for who in segment.places}
+        self.bells = {who: segment.wakeup(who) for who in segment.places}
+        self.resting = {who: segment.resting(who) for who in segment.places}
+        self.resting[me][0] = 0
+        self.fence = segment.sign(me, me).fence
+        self.others: dict[Group, Group] = {}  # none: the group cannot sum here
         self.under_way: Steps | None = None
         self.missing: Group = ()
         self.readers: Group = ()  # of what was laid out last; each will say when it has read it
         self.half = 0  # of the slot, in which that lies
-        self.turns: dict[Group, int] = {}  # the half that a group used last; all its members know the same
-        self.layouts: dict[LayoutKey, list[SlotLayout]] = {}  # in either half; none: the parts are too large
+        self.slots, self.offers = Slots(me, segment), SumOffers(me, memory)
 
     def take(self, program: Any, effect: Collective) -> bool:
         """Whether the sum is under way; `advance` at once, and again when the bell rings."""
-        here = all(who in self.signs for who in effect.group) and len(effect.group) > 1
-        if not here or any(part.device.type not in ("cpu", "cuda") for part in effect.vector.parts):
+        if not self._others(effect.group):
             return False
+        for part in effect.vector.parts:
+            if not (part.is_cpu or part.is_cuda):
+                return False
         self.wanted.append(PendingSum(program, effect))
         return True
 
     def advance(self) -> list[SumDone]:
         """Go as far as can be without waiting; the sums that are done."""
         finished: list[SumDone] = []
+        if self.wanted:
+            self.resting[self.me][0] = 0
         while self.wanted:
             try:
                 came = self._go_on(self.wanted[0].effect)
             except WireError as error:
                 return [*finished, SumDone(self.wanted.popleft(), False, error)]
-            if came is None:
+            if came is not None:
+                finished.append(SumDone(self.wanted.popleft(), came, None))
+            elif self._rests():
                 break
-            finished.append(SumDone(self.wanted.popleft(), came, None))
         return finished
+
+    def _others(self, group: Group) -> Group:
+        """The other members of a group, if all of them share memory."""
+        others = self.others.get(group)
+        if others is None:
+            if len(self.others) >= GROUPS:
+                self.others.clear()
+            here = len(group) > 1 and all(who in self.gives for who in group)
+            others = self.others[group] = tuple(who for who in group if who != self.me) if here else ()
+        return others
 
     def _go_on(self, effect: Collective) -> bool | None:
         """Continue a sum: whether it was made, or None while it waits for a member."""
         if self.under_way is None:
+            group, others = effect.group, self._others(effect.group)
             parts = [part if part.dim() == 1 else part.view(-1) for part in effect.vector.parts if part.numel()]
-            if halves := self._layouts(effect.group, parts):
-                half = self.turns[effect.group] = 1 - self.turns.get(effect.group, 1)
-                self.under_way = self._laid_out(parts, effect.group, effect.share, halves[half], half)
+            if layout := self.slots.next(group, parts):
+                self.under_way = self._laid_out(parts, group, others, effect.share, layout)
             else:
-                self.under_way = self._sliced(parts, effect.group, effect.share)
+                self.under_way = self._sliced(parts, group, others, effect.share)
         try:
-            while self._all_there():
+            while not self.missing or self._all_there():
                 self.missing = next(self.under_way)
         except StopIteration as end:
             self.under_way = None
@@ -122,21 +113,39 @@ class SharedSum:
 
     def _all_there(self) -> bool:
         """Whether no member's sign is missing; looks for a moment."""
-        if not self.missing:
+        until = 0.0
+        while self._still_missing():
+            now = time.monotonic()
+            if not until:
+                until = now + SPIN
+            elif now > until:
+                return False
+            os.sched_yield()  # even where there is a core for each: two may have been put on one
+        return True
+
+    def _still_missing(self) -> Group:
+        takes = self.takes
+        self.missing = tuple([who for who in self.missing if not takes[who]()])
+        return self.missing
+
+    def _rests(self) -> bool:
+        """Have the bell rung from now on, and look once more: whether there is nothing but to wait for it."""
+        self.resting[self.me][0] = 1
+        self.fence()
+        if self._still_missing():
             return True
-        until = time.monotonic() + SPIN
-        while True:
-            self.missing = tuple([who for who in self.missing if not self.signs[who][1].take()])
-            if not self.missing or time.monotonic() > until:
-                return not self.missing
-            if not self.spare:
-                os.sched_yield()
+        self.resting[self.me][0] = 0
+        return False
 
     def _tell(self, others: Group) -> Group:
-        """Give these a sign that one is so far."""
+        """Give these a sign that one is so far, and ring for those who wait for it."""
         for who in others:
-            self.signs[who][0].give()
-            self.segment.ring(who)
+            self.gives[who]()
+        if not GIVING_FENCES:
+            self.fence()
+        for who in others:
+            if self.resting[who][0]:
+                os.eventfd_write(self.bells[who], 1)
         return others
 
     def reset(self) -> None:
@@ -145,91 +154,81 @@ class SharedSum:
         if self.under_way is not None:
             self.under_way.close()
         self.under_way, self.missing, self.readers = None, (), ()
-        self.turns.clear()
-        for _, sign in self.signs.values():
-            while sign.take():
+        self.slots.turns.clear()
+        for take in self.takes.values():
+            while take():
                 pass
 
     # -- the two ways ------------------------------------------------------------------------------------------------
 
-    def _laid_out(self, parts: list[Tensor], group: Group, share: float, layout: SlotLayout, half: int) -> Steps:
+    def _laid_out(self, parts: list[Tensor], group: Group, others: Group, share: float, layout: SlotLayout) -> Steps:
         """Every member lays its numbers out, and sums what all have laid out.
 
         A group alternates between the halves of the slots, so no member waits until all have read its last numbers.
         """
-        if half == self.half:
+        if layout.half == self.half and self.readers:
             yield self.readers
             self.readers = ()
-        before, self.readers, self.half = self.readers, layout.others, half
+        before, self.readers, self.half = self.readers, others, layout.half
         layout.own_share[0] = share
         for mine, part in zip(layout.own, parts, strict=True):
             mine.copy_(part)
-        self._tell(layout.others)
-        yield before
-        yield layout.others
+        self._tell(others)
+        yield before + others
         shares = [theirs[0] for theirs in layout.shares]
         for part, tensors in zip(parts, layout.parts, strict=True):
-            total = torch.empty_like(part, device="cpu") if part.is_cuda else part
-            add_up(tensors, shares, total, group)
-            if part.is_cuda:
+            if part.is_cpu:
+                add_up(tensors, shares, part, group)
+            else:
+                add_up(tensors, shares, total := torch.empty_like(part, device="cpu"), group)
                 part.copy_(total)
-        self._tell(layout.others)
+        self._tell(others)
         return True
 
-    def _layouts(self, group: Group, parts: list[Tensor]) -> list[SlotLayout]:
-        """Where each member lays such parts out, in either half of its slot; none if they are too large for that."""
-        key = group, tuple([(part.dtype, part.numel()) for part in parts])
-        if key not in self.layouts:
-            if len(self.layouts) >= LAYOUTS:
-                self.layouts.clear()
-            small = HEAD + sum(rounded(part.nbytes) for part in parts) <= HALF
-            self.layouts[key] = [self._lay_slots_out(group, parts, start) for start in ((0, HALF) if small else ())]
-        return self.layouts[key]
-
-    def _lay_slots_out(self, group: Group, parts: list[Tensor], start: int) -> SlotLayout:
-        slots = [self.segment.slot(who)[start : start + HALF] for who in group]
-        offset, found, me = HEAD, [], group.index(self.me)
-        for part in parts:
-            place = partial(torch.frombuffer, dtype=part.dtype, count=part.numel(), offset=offset)
-            found.append(list(map(place, slots)))
-            offset += rounded(part.nbytes)
-        shares = [slot[:HEAD].cast("d") for slot in slots]  # how much a member's numbers count: the first of these
-        others = tuple(who for who in group if who != self.me)
-        return SlotLayout(found, [tensors[me] for tensors in found], shares, shares[me], others)
-
-    def _sliced(self, parts: list[Tensor], group: Group, share: float) -> Steps:
+    def _sliced(self, parts: list[Tensor], group: Group, others: Group, share: float) -> Steps:
         """Every member sums its slice of all, then takes the others' slices. If one has no room, none does."""
         yield self.readers
-        others, blocks = tuple(who for who in group if who != self.me), self.memory.blocks
-        own = self.memory.gpu.place(parts, group)
-        places = None if own else blocks.place_tensors(self.me, parts, lent=True)
+        blocks = self.memory.blocks
+        on_gpu = self.memory.gpu.place(parts, group)
+        own = OwnOffer(encoded(SumOffer(None, share, on_gpu.told)), None) if on_gpu else self.offers.own(parts, share)
         try:
-            offers = yield from self._offers(parts, group, SumOffer(places, share, own.told if own else None))
-            if own and one_card([offer.gpu for offer in offers]):
-                theirs = yield from self._opened(parts, group, own, offers)
+            texts = yield from self._exchanged(parts, group, others, own)
+            if plan := self.offers.known((group, own.parts, *texts)):
+                return (yield from self._in_place(parts, group, others, plan))
+            offers = self._read(group, texts)
+            if on_gpu and one_card([offer.gpu for offer in offers]):
+                theirs = yield from self._opened(parts, group, others, on_gpu, offers)
                 if theirs is not None:
-                    return (yield from self._in_place(parts, group, theirs, offers))
+                    plan = slice_plan(parts, theirs, [offer.share for offer in offers], group.index(self.me))
+                    return (yield from self._in_place(parts, group, others, plan))
             if any(offer.gpu for offer in offers):  # not all can read it there, so nobody does
                 yield self._tell(others)
-                places = places or blocks.place_tensors(self.me, parts, lent=True)
-                offers = yield from self._offers(parts, group, SumOffer(places, share))
+                own = self.offers.own(parts, share) if on_gpu else own
+                texts = yield from self._exchanged(parts, group, others, own)
+                offers = self._read(group, texts)
             if any(offer.places is None for offer in offers):
                 yield self._tell(others)
                 return False
-            theirs = [self._tensors(who, offer, parts) for who, offer in zip(group, offers, strict=True)]
-            return (yield from self._in_place(parts, group, theirs, offers))
+            plan = self.offers.plan((group, own.parts, *texts), parts, group, offers)
+            return (yield from self._in_place(parts, group, others, plan))
         finally:
-            blocks.take_back(places)
+            blocks.take_back(own.places)
 
-    def _offers(self, parts: list[Tensor], group: Group, mine: SumOffer) -> Generator[Group, None, list[SumOffer]]:
+    def _exchanged(
+        self, parts: list[Tensor], group: Group, others: Group, own: OwnOffer
+    ) -> Generator[Group, None, list[bytes]]:
         """Say where one's numbers are, when they have come there, and hear where those of all are."""
         arrival(parts, 0)
-        self._lay_out(mine)
-        yield self._tell(tuple(who for who in group if who != self.me))
-        return [self._offer_of(who) for who in group]
+        self.readers = ()  # all have read what is laid out when the sum is done
+        self.offers.lay_out(own.text)
+        yield self._tell(others)
+        return [self.offers.text_of(who) for who in group]
+
+    def _read(self, group: Group, texts: list[bytes]) -> list[SumOffer]:
+        return [self.offers.read(who, text) for who, text in zip(group, texts, strict=True)]
 
     def _opened(
-        self, parts: list[Tensor], group: Group, own: OnGpu, offers: list[SumOffer]
+        self, parts: list[Tensor], group: Group, others: Group, own: OnGpu, offers: list[SumOffer]
     ) -> Generator[Group, None, list[list[Tensor]] | None]:
         """The numbers of all on their common GPU; None if a member cannot reach those of another, which all hear of."""
         try:
@@ -244,57 +243,22 @@ class SharedSum:
             if theirs is None:
                 raise WireError(f"{self.me} cannot open memory of its GPU that it could open before")
             return theirs
-        yield self._tell(tuple(who for who in group if who != self.me))
-        found = SumOffer(None, 0, own.told if theirs is not None else None)
-        if all(offer.gpu for offer in (yield from self._offers(parts, group, found))):
+        yield self._tell(others)
+        found = OwnOffer(encoded(SumOffer(None, 0, own.told if theirs is not None else None)), None)
+        texts = yield from self._exchanged(parts, group, others, found)
+        if all(offer.gpu for offer in self._read(group, texts)):
             return theirs
         self.memory.gpu.apart.add(group)
         return None
 
-    def _in_place(
-        self, parts: list[Tensor], group: Group, theirs: list[list[Tensor]], offers: list[SumOffer]
-    ) -> Steps:  # fmt: skip
+    def _in_place(self, parts: list[Tensor], group: Group, others: Group, plan: SlicePlan) -> Steps:
         """The same, with everybody's numbers where all can read them."""
-        others, me, size = tuple(who for who in group if who != self.me), group.index(self.me), len(group)
-        mine, shares = theirs[me], [offer.share for offer in offers]
-        for part, *tensors in zip(mine, *theirs, strict=True):
-            start, stop = chunk(part.numel(), size, me)
-            add_up([tensor[start:stop] for tensor in tensors], shares, part[start:stop], group)
-        arrival(mine, 0)
+        for slices, total in plan.sums:
+            add_up(slices, plan.shares, total, group)
+        arrival(plan.mine, 0)
         yield self._tell(others)
-        for place in (*range(me, size), *range(me)):  # not all from the same one first
-            for part, theirs_there in zip(parts, theirs[place], strict=True):
-                start, stop = chunk(part.numel(), size, place)
-                if part.data_ptr() != theirs_there.data_ptr():  # what one has summed oneself may be in place
-                    part[start:stop].copy_(theirs_there[start:stop])
-        arrival(mine, 0)
+        for number, start, stop, there in plan.takes:
+            parts[number][start:stop].copy_(there)
+        arrival(plan.mine, 0)
         yield self._tell(others)  # no member changes its numbers before all have taken them
         return True
-
-    def _lay_out(self, offer: SumOffer) -> None:
-        """Say where one's numbers are."""
-        self.readers = ()  # all have read it when the sum is done
-        text = msgspec.msgpack.encode(offer)
-        self.segment.slot(self.me)[: 4 + len(text)] = len(text).to_bytes(4, "little") + text
-
-    def _offer_of(self, who: Address) -> SumOffer:
-        slot = self.segment.slot(who)
-        offer = _offers.read(slot[4 : 4 + int.from_bytes(slot[:4], "little")], who)
-        if not math.isfinite(offer.share):
-            raise WireError(f"{who} brought numbers to a sum that count {offer.share} times")
-        return offer
-
-    def _tensors(self, who: Address, offer: SumOffer, parts: list[Tensor]) -> list[Tensor]:
-        """The numbers of a member, in place."""
-        places = offer.places.places if offer.places else []
-        if len(places) != len(parts):
-            raise WireError(f"{who} sums {len(places)} tensors where {self.me} sums {len(parts)}")
-        return [self._tensor(who, place, part) for place, part in zip(places, parts, strict=True)]
-
-    def _tensor(self, who: Address, place: TensorPlace, part: Tensor) -> Tensor:
-        if place.offset + part.nbytes > place.span.size:
-            raise WireError(f"{who} sums a vector that is shorter than that of {self.me}")
-        if place.offset < 0 or place.offset % part.dtype.itemsize:
-            raise WireError(f"{who} sums a vector that is not where it says")
-        memory = self.memory.blocks if who == self.me else self.memory.neighbours.of(who)
-        return memory.region(place.span).tensor(place.offset, part.dtype, part.numel())
