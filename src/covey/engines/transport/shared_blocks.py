@@ -153,8 +153,9 @@ class SharedBlocks:
 
     def take_back(self, places: TensorPlaces | None) -> None:
         """No role will read this."""
-        for block in self.blocks if places and places.block else ():
-            if block.span == places.block:
+        lent = places.block if places else None
+        for block in self.blocks if lent else ():
+            if block.span == lent:
                 block.reader = None
 
     def reclaim(self, reader: Address) -> None:
