@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/covey"
 FILES = sorted(SOURCE.rglob("*.py"))
-TREES = {file: ast.parse(file.read_text()) for file in FILES}
+pytestmark = pytest.mark.xdist_group("house")  # one process reads them
 ROOMS = [file.parent for file in FILES if file.name == "__init__.py"]
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text()) for file in FILES}
 
 
 def name(file: Path) -> str:
@@ -22,7 +28,7 @@ def name(file: Path) -> str:
 
 def test_one_class_name_has_one_meaning() -> None:
     found = defaultdict(list)
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(name(file))
@@ -40,7 +46,7 @@ def test_the_page_on_architecture_lists_every_room() -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=name)
 def test_a_room_says_which_question_it_answers_and_holds_at_most_20_files(room: Path) -> None:
-    said = ast.get_docstring(TREES[room / "__init__.py"])
+    said = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
     assert said and (room == SOURCE or "?" in said.splitlines()[0]), "the first line of __init__.py is its question"
     assert len(list(room.glob("*.py"))) <= 20
 
@@ -62,7 +68,7 @@ def test_files_have_at_most_300_lines_and_classes_250() -> None:
     assert [name(file) for file in FILES if len(file.read_text().splitlines()) > 300] == []
     large = [
         f"{name(file)}: {node.name}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= 250
     ]
@@ -73,7 +79,7 @@ def test_strategies_do_not_write_into_the_parts_of_a_replica() -> None:
     """They tell it what happens: `progress.begin`, `progress.add`, `show`."""
     written = {
         (name(file), target.attr)
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         if name(file).startswith(("central/", "decentral/"))
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign | ast.AugAssign)
@@ -91,7 +97,7 @@ def of_replica(owner: ast.expr) -> bool:
 def test_that_forward_takes_a_third_of_a_batch_is_written_once() -> None:
     thirds = {
         name(file)
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and ast.unparse(node.right) == "3"
     }
@@ -101,7 +107,7 @@ def test_that_forward_takes_a_third_of_a_batch_is_written_once() -> None:
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports for types only count too: whoever reads a file must be able to read those below it first."""
     modules = {dotted(file): file for file in FILES}
-    below = {module: imported(TREES[file], modules) - {module} for module, file in modules.items()}
+    below = {module: imported(trees()[file], modules) - {module} for module, file in modules.items()}
     while leaves := [module for module, others in below.items() if not others & below.keys()]:
         for module in leaves:
             del below[module]
@@ -137,7 +143,7 @@ ASKS = {
 def test_strategies_hardly_ask_which_kind_a_codec_is() -> None:
     """They send through it: what several ask is asked once, in `exchange/` or `servers/`."""
     found: dict[str, int] = {}
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         if name(file).startswith(("central/", "decentral/")):
             asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
             asked = [node for node in asked if node.attr in ("traits", "pull") and "codec" in ast.unparse(node.value)]

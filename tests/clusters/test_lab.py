@@ -202,7 +202,6 @@ def test_a_quota_holds() -> None:
 # -- endings
 
 
-@pytest.mark.alone
 def test_a_dead_worker_is_named(room: Room) -> None:
     names_the_dead(room, LAB, "worker 1")
 

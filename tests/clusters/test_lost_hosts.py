@@ -80,7 +80,6 @@ def check(result: covey.Result, guide: HostGuide, *lost: tuple[str, str]) -> Non
     assert found == [("rebirth", who, f"lost with host {host}") for who, host in lost]
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("strategy", ["asynchronous", pytest.param("ssp", marks=pytest.mark.full)])
 def test_a_lost_host_costs_its_roles_only_and_is_used_again(room: Room, strategy: str) -> None:
     """Every sample of every epoch is applied once, while a host is away, and after it has come back."""
@@ -110,7 +109,6 @@ def end_as_the_site_dies(room: Room) -> None:
         running.mine().end("h2")
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("strategy", ["allreduce", pytest.param("bsp", marks=pytest.mark.full)])
 def test_who_waits_for_a_lost_host_ends_with_the_weights_of_a_run_that_lost_nobody(room: Room, strategy: str) -> None:
     """A fixed number of workers: the site of a host dies, and another takes its place."""

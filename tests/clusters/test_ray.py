@@ -32,10 +32,11 @@ from tests.clusters.harness import (
 )
 from tests.clusters.serving import losses_cost_no_answer, served
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
+from tests.late_imports import LateImport
 from tests.real.harness import SLOW, Room, Watch, differing, trained
 from tests.warm import Warm
 
-ray = pytest.importorskip("ray")
+ray = LateImport("ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 

@@ -21,10 +21,11 @@ from covey.engines.spark.rows import PartitionCount, Pick, known, ranks
 from covey.errors import PlanError
 from tests.clusters.harness import DIGITS, GONE_WITHIN, every_strategy, keeps_promises, names_the_dead
 from tests.clusters.shared import SharedRoom, appears, ended, inside, its_own_goes_with_the_dead, names_the_dead_site
+from tests.late_imports import needs
 from tests.real.harness import SLOW, Room
 from tests.warm import Warm
 
-pyspark = pytest.importorskip("pyspark")
+needs("pyspark")
 pytestmark = pytest.mark.xdist_group("spark")
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

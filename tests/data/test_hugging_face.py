@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import covey
+from tests.late_imports import LateImport
 
-datasets = pytest.importorskip("datasets", exc_type=ImportError)
+datasets = LateImport("datasets")
 
 
 def trained(data: Any, **how: Any) -> covey.Result:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo import OptimizedModule
 
 import covey
 from covey.data.shards import Shards
@@ -33,6 +32,8 @@ def test_a_compiled_model_trains_to_the_same_weights(how: bool | str) -> None:
 
 def test_a_worker_computes_with_the_compiled_model() -> None:
     """Nothing is compiled before the first batch."""
+    from torch._dynamo import OptimizedModule
+
     for how, compiled in ((False, False), ("eager", True)):
         given, deal = mlp(compile=how), Shards(128, 1, 8, 0)
         source = build.replica(given, Address("worker", 0), True, deal, None).batch_source.own

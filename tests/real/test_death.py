@@ -12,8 +12,6 @@ import pytest
 from covey.errors import PeerLost
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, trained
 
-pytestmark = pytest.mark.alone
-
 SOME = [("bsp", "server 1"), ("ssp", "worker 2"), ("easgd", "master 0"), ("allreduce", "worker 0")]
 REST = [
     (strategy, victim)

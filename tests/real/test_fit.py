@@ -146,7 +146,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("end", ["budget", "killed"])
 def test_processes_that_load_data_go_with_their_role(room: Room, end: str) -> None:
     task = room.task(more=LOADED, data="Data()", options="loaders=2", before_step=SLOW)
@@ -184,11 +183,11 @@ def test_roles_have_names_a_place_of_their_own_and_leave_ctrl_c_to_the_launcher(
 
 @pytest.mark.alone
 def test_seconds_are_seconds_of_training(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.checkpoint.directory.sync", lambda directory: time.sleep(1))
-    task = room.task(before_score="time.sleep(1)", options="evaluate=score", batch_size=8, before_step=SLOW)
+    monkeypatch.setattr("covey.checkpoint.directory.sync", lambda directory: time.sleep(0.5))
+    task = room.task(before_score="time.sleep(0.5)", options="evaluate=score", batch_size=8, before_step=SLOW)
     result = fit(task, "local_sgd", 2, epochs=3, checkpoint=room.path / "kept", every="50ms")
     assert len(result.history) >= 2 and list(room.path.glob("kept/checkpoint-*"))
-    assert result.seconds < 1.5, "scores and checkpoints of a second and more do not count"
+    assert result.seconds < 0.75, "scores and checkpoints of half a second and more do not count"
 
 
 @pytest.mark.alone

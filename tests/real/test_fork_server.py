@@ -184,7 +184,6 @@ def test_ctrl_z_reaches_a_run_of_whose_fork_nobody_has_heard_yet(room: Room) -> 
             processes.signal(signal.SIGCONT)
 
 
-@pytest.mark.alone
 def test_a_server_that_is_killed_is_named_and_the_next_run_starts_another(room: Room) -> None:
     fit(room.task(), "local_sgd", 1, steps=1)
     before = server()
@@ -199,7 +198,6 @@ def test_a_server_that_is_killed_is_named_and_the_next_run_starts_another(room: 
     assert fit(room.task(), "local_sgd", 1, steps=1).samples == 4
 
 
-@pytest.mark.alone
 def test_a_server_that_is_stopped_is_named_and_does_not_stay(room: Room) -> None:
     fit(room.task(), "local_sgd", 1, steps=1)
     before = server()
@@ -225,7 +223,6 @@ covey.fit(sys.argv[1], "local_sgd", 1, steps=100_000, threads=1, stall="2s")
 """
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("moment", ["between", "training"])
 def test_a_launcher_that_is_killed_takes_its_server_along(room: Room, moment: str) -> None:
     task = room.task(before_step=f"CALLS[0] > 5 and (HERE / 'training').touch(); {SLOW}")

@@ -13,8 +13,6 @@ import pytest
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, interrupt, trained
 from tests.warm import Command
 
-pytestmark = pytest.mark.alone
-
 SCRIPT = """
 import covey
 result = covey.fit({task!r}, {strategy!r}, 2, steps=100_000, threads=1, {options})

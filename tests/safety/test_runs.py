@@ -28,8 +28,6 @@ from tests.clusters.spawned import SpawnedPlaces
 from tests.real.harness import SLOW, Room, Watch, differing, fit, trained
 from tests.safety.test_strangers import flood
 
-pytestmark = pytest.mark.alone
-
 SNOOP = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

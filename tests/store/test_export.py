@@ -21,9 +21,9 @@ from covey.errors import PlanError
 from covey.store.export import onnx_file
 from covey.store.export.loaded import LoadedModel, load_version
 from covey.store.model_store import ModelStore
+from tests.late_imports import needs
 
-pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
+needs("onnxruntime", "onnxscript")
 
 TRAINED = {"digits": 200, "unbalanced": 60, "lasso": 300, "characters": 60, "fashion": 100, "hospitals": 200}
 """Steps after which the model of an example has learned something."""

@@ -16,9 +16,9 @@ import covey
 from covey.data.storage.parquet import KEPT
 from covey.data.storage.parquet_pages import DELTA_BYTE_ARRAY, ThriftReader
 from covey.errors import ShardError
+from tests.late_imports import LateImport
 
-arrow = pytest.importorskip("pyarrow", exc_type=ImportError)
-from pyarrow import parquet  # noqa: E402
+arrow, parquet = LateImport("pyarrow"), LateImport("pyarrow.parquet")
 
 MB = 1 << 20
 POOLS: list[Any] = []  # what is in memory needs its pool
@@ -194,15 +194,17 @@ def test_a_header_that_readers_could_read_in_two_ways_is_refused(
             assert pool.max_memory() < MB
 
 
-COLUMNS: dict[str, Any] = {
-    "text": [f"{number % 7}" for number in range(3000)], "bytes": [bytes([number % 256]) for number in range(3000)],
-    "number": np.arange(3000), "truth": [number % 3 == 0 for number in range(3000)],
-    "list": [[number, number + 1] for number in range(3000)], "small": [[0.5] * (number % 3) for number in range(3000)],
-    "texts": [["a", "b"][: number % 3] for number in range(3000)],
-    "fixed": arrow.array([b"abcd"] * 3000, arrow.binary(4)),
-    "struct": [{"a": number, "b": "c"} for number in range(3000)], "money": [Decimal("1.5")] * 3000,
-    "large": arrow.array(["x"] * 3000, arrow.large_string()), "a.b": ["dotted"] * 3000,
-}  # fmt: skip
+def columns() -> dict[str, Any]:
+    return {
+        "text": [f"{number % 7}" for number in range(3000)], "bytes": [bytes([number % 256]) for number in range(3000)],
+        "number": np.arange(3000), "truth": [number % 3 == 0 for number in range(3000)],
+        "list": [[number, number + 1] for number in range(3000)],
+        "small": [[0.5] * (number % 3) for number in range(3000)],
+        "texts": [["a", "b"][: number % 3] for number in range(3000)],
+        "fixed": arrow.array([b"abcd"] * 3000, arrow.binary(4)),
+        "struct": [{"a": number, "b": "c"} for number in range(3000)], "money": [Decimal("1.5")] * 3000,
+        "large": arrow.array(["x"] * 3000, arrow.large_string()), "a.b": ["dotted"] * 3000,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ COLUMNS: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_what_others_write_is_read_as_they_read_it(tmp_path: Path, how: Any) -> None:
-    shard(tmp_path, COLUMNS, **how)
+    shard(tmp_path, columns(), **how)
     expected = parquet.read_table(tmp_path / "a.parquet").to_pylist()
     data = covey.data.remote(tmp_path, "parquet")
     for number in (0, 1, 699, 700, 2999):

@@ -21,9 +21,9 @@ from covey.data.storage.objects import ObjectSource
 from covey.errors import PlanError, ShardError
 from tests.data.storage.object_store import environment, limited, s3_endpoint, upload
 from tests.data.storage.test_formats import X, Y, packed, trained
+from tests.late_imports import needs
 
-pytest.importorskip("obstore", exc_type=ImportError)
-pytest.importorskip("moto", exc_type=ImportError)
+needs("obstore", "moto")
 
 
 @pytest.fixture(scope="module")
