@@ -21,7 +21,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.warm import Warm
+from tests.warm import OF_SESSION, Warm
 
 Golden = Callable[[str, str], None]
 
@@ -91,11 +91,13 @@ def one_thread_each() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def warm() -> Iterator[Warm]:
-    """Runs commands in forks of a process that has imported covey."""
+    """Runs commands in forks of a process that has imported covey; that is started with the first one."""
     process = Warm()
+    OF_SESSION.append(process)
     yield process
+    OF_SESSION.remove(process)
     process.close()
 
 

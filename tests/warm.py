@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from code import InteractiveInterpreter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -92,6 +93,9 @@ class Warm:
             self._process.wait(60)
 
 
+OF_SESSION: list[Warm] = []  # that of the tests, for what is no fixture
+
+
 class Command:
     """A command, as its tests see it: what they ask of a `subprocess.Popen`."""
 
@@ -124,6 +128,14 @@ class Command:
             self.stdin.close()
         self.wait(timeout)
         return self.written()
+
+    def first_line(self, seconds: float = 90) -> str:
+        """What it writes first, as soon as it has."""
+        until = time.monotonic() + seconds
+        while "\n" not in (out := self.written()[0]):
+            assert self.poll() is None and time.monotonic() < until, self.written()
+            time.sleep(0.005)
+        return out.partition("\n")[0]
 
     def written(self) -> tuple[str, str]:
         """What it has written so far."""

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from covey.cli import app
 from covey.errors import PlanError
 from covey.inference.batch_times import BatchTimes
+from covey.inference.path import path_probe, rehearsal
 from covey.inference.planning import MachinePrice, forecasts, measure, read_prices, read_trace
 from covey.inference.request_desk import FrontSettings
 from covey.inference.scaling.scaler import ScalerSettings
@@ -102,8 +103,12 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
             read(tmp_path / "none")
 
 
-def test_the_command_names_the_cheapest_set_up(tmp_path: Path) -> None:
+def test_the_command_names_the_cheapest_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks a real endpoint, for a tenth of the usual time: `test_a_real_endpoint_is_measured` has all of it."""
     pytest.importorskip("uvicorn")
+    monkeypatch.setattr(path_probe, "PHASES", tuple((clients, asked // 10) for clients, asked in path_probe.PHASES))
+    monkeypatch.setattr(path_probe, "WARM_UP", 10)
+    monkeypatch.setattr(rehearsal, "SECONDS", 0.3)
     sizes = {"1.weight": (64, 64), "1.bias": (64,), "3.weight": (10, 64), "3.bias": (10,)}
     save_file({name: torch.zeros(*size) for name, size in sizes.items()}, tmp_path / "model.safetensors")
     words = ["serve", str(tmp_path / "model.safetensors"), "--task", "examples/digits.py", "--slo", "p90:1s"]

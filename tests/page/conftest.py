@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +13,7 @@ from covey.observe.facts import FACTS, SCHEMA, RecordFacts, RunFacts
 from covey.observe.journal import Journal
 from covey.observe.progress import Progress
 from tests.page.browser import CHROMIUM, Browser, browser
+from tests.warm import OF_SESSION, Command
 
 
 def record(runs: Path, name: str, strategy: str = "bsp", began: str = "2026-11-17T08:00:00Z") -> Journal:
@@ -48,16 +46,19 @@ def trained(journal: Journal, seconds: int, best: float = 0.9) -> None:
 @contextmanager
 def serving(*words: str) -> Iterator[str]:
     """`covey page` with these words; its address."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "covey", "page", *words, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as page:
-        try:
-            assert page.stdout is not None
-            address = page.stdout.readline().strip()
-            assert address, "no address"
-            yield address
-        finally:
-            page.kill()
+    with page_process(*words) as (address, _):
+        yield address
+
+
+@contextmanager
+def page_process(*words: str) -> Iterator[tuple[str, Command]]:
+    """Its address, and the process."""
+    page = OF_SESSION[0].start(["-m", "covey", "page", *words, "--port", "0"], Path.cwd())
+    try:
+        yield page.first_line().strip(), page
+    finally:
+        page.kill()
+        page.wait(10)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from covey.observe.facts import FACTS, SCHEMA, RecordFacts, RunFacts
 from covey.observe.progress import Progress, RoleProgress
 from tests.page.browser import Browser
-from tests.page.conftest import record, serving, trained
+from tests.page.conftest import page_process, record, serving, trained
 from tests.page.test_browser import NAMES, click, wanted
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -158,14 +157,12 @@ def test_a_long_strategy_is_not_broken_inside_a_number(tmp_path: Path, tab: Brow
 def test_a_page_that_was_stopped_is_named_and_goes_on(tmp_path: Path, tab: Browser) -> None:
     record(tmp_path, "one")
     live = "document.getElementById('live').textContent"
-    with serving(str(tmp_path)) as address:
+    with page_process(str(tmp_path)) as (address, page):
         tab.open(address)
         tab.until(f"{live} == 'live'")
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        (page,) = (int(one) for one in children if b"page" in Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0"))
-        os.kill(page, signal.SIGSTOP)
+        page.send_signal(signal.SIGSTOP)
         try:
             tab.until(f"{live}.startsWith('no answer for')")
         finally:
-            os.kill(page, signal.SIGCONT)
+            page.send_signal(signal.SIGCONT)
         tab.until(f"{live} == 'live'")
