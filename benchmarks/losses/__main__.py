@@ -3,7 +3,8 @@
 allreduce, bsp, torchft, torchft_fast, torchrun, ray_train
             50 kills: from the SIGKILL of a worker to the second step after it, with two workers
 goodput     12 minutes with a kill each: batches done, over what the calm half of each minute promises
-cost        20 pairs for each of allreduce and bsp: `2:4` against `4` workers, when nobody comes or goes
+cost        20 pairs for each of allreduce and bsp: a step of `2:4` against one of `4` workers, when nobody comes or
+            goes; both are there, and run in turns of 0.2 s, while the other one's processes stand still
 joining     10 joins with 300 MB of state: steps of the other worker alone meanwhile, against those before, and the
             bytes of that state over the time by which its longest step is longer than others
 failover    10 kills each: the longest gap between two updates when one of two copies of a server is killed
@@ -30,16 +31,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import covey
 from benchmarks.kept import Kept
 from benchmarks.losses import noted
 from benchmarks.losses.figures import interval, median_gap, percentile, spread
 from benchmarks.losses.pieces import Pieces
 from benchmarks.losses.programs import NEEDS, PROGRAMS, TASK, Find, Program, role, run_of, running, wait_for
 from benchmarks.losses.soak import soak
+from benchmarks.losses.turns import pair, taking_turns
 
 CALM = 1.0  # seconds of steps before a kill
 WATCHED = 5.0  # seconds after the kill of a server
+PAIRS = 5  # of the same two runs
 LEFT = 6.0  # seconds between a worker's leave and the next one's join
 GIGABYTES = 3 * 4 * noted.WIDTH**2 / 1e9  # of parameters and two states of Adam
 
@@ -90,29 +92,29 @@ def goodput(pieces: Pieces) -> dict[str, Any]:
             "ratio": round(done / promised, 4)}  # fmt: skip
 
 
-def cost(pieces: Pieces, epochs: int = 12) -> dict[str, Any]:
-    """The ratio of training times of `2:4` and `4` workers, and of the bytes that they sent, in pairs."""
-    strategies = ("allreduce", "bsp")
-    while any(pieces.lacks(strategy, 20) for strategy in strategies):
-        for strategy in strategies:
-            order = ("4", "2:4") if len(pieces.of(strategy)) % 2 else ("2:4", "4")
-            if pieces.lacks(strategy, 20):
-                results = {
-                    workers: covey.fit(TASK, strategy, workers, epochs=epochs, threads=1, scores=0, runs=False)
-                    for workers in order
-                }
-                ranged, fixed = results["2:4"], results["4"]
-                if {ranged.stopped, fixed.stopped} != {"budget"}:
-                    raise SystemExit("a run was interrupted, so its pair does not count")
-                sent = ranged.traffic.bytes / max(fixed.traffic.bytes, 1)
-                pieces.add(strategy, [ranged.seconds / fixed.seconds, sent, fixed.seconds])
+def cost(pieces: Pieces) -> dict[str, Any]:
+    """The ratio of a step of `2:4` to one of `4` workers, of the processors' time, and of the bytes for a sample."""
     found: dict[str, Any] = {}
-    for strategy in strategies:
+    for strategy in ("allreduce", "bsp"):
+        while pieces.lacks(strategy, 20):
+            pieces.add(f"{strategy}, bytes", in_turns(strategy, pieces))
         if pairs := pieces.of(strategy):
-            times, sent, seconds = zip(*pairs, strict=True)
-            found[strategy] = {**interval(times), "bytes": round(statistics.median(sent), 4)}
-            found[strategy]["seconds"] = round(statistics.median(seconds), 2)
+            ratios, used, seconds = zip(*pairs, strict=True)
+            found[strategy] = {
+                "step": interval(ratios), "processors": interval(used), "seconds": round(statistics.median(seconds), 4),
+                "bytes": round(statistics.median(pieces.of(f"{strategy}, bytes")), 4),
+            }  # fmt: skip
     return found
+
+
+def in_turns(strategy: str, pieces: Pieces) -> float:
+    """Some pairs of two runs that begin anew, as how fast a run is also depends on where its memory lies."""
+    with taking_turns(strategy, "2:4", "4") as (ranged, fixed):
+        for _ in range(PAIRS):
+            if pieces.lacks(strategy, 20):
+                (long, much), (short, little) = pair(ranged, fixed)
+                pieces.add(strategy, [long / short, much / little, short])
+        return ranged.sent() / fixed.sent()
 
 
 def failover(pieces: Pieces) -> dict[str, Any]:

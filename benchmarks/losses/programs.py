@@ -27,7 +27,7 @@ class Program:
     """A program in a process group of its own, whose optimizers note their steps."""
 
     def __init__(self, folder: Path, *command: str) -> None:
-        self.steps = folder / "steps"
+        self.folder, self.steps = folder, folder / "steps"
         self.steps.mkdir()
         self.log = (folder / "log").open("w")
         known = {
@@ -39,7 +39,8 @@ class Program:
             stderr=self.log, start_new_session=True,
         )  # fmt: skip
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Tell it to end, and wait until it has, if it does."""
         for number, patience in ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0)):
             self.process.send_signal(number)
             try:
@@ -47,6 +48,9 @@ class Program:
                 break
             except subprocess.TimeoutExpired:
                 continue
+
+    def close(self) -> None:
+        self.end()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -119,9 +123,10 @@ def member(program: Program) -> int | None:
 
 
 def run_of(strategy: str, workers: str, *more: str, task: str = TASK) -> tuple[str, ...]:
+    lasting = ("--max-failures", "20") if ":" in workers or "--replicas" in more else ()
     return (
         "-m", "covey", "run", task, "--strategy", strategy, "--workers", workers, "--epochs", "100000", "--threads",
-        "1", "--quiet", "--max-failures", "20", *more,
+        "1", "--quiet", *lasting, *more,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 
@@ -71,7 +72,7 @@ class Ledger:
         self, limits: Sequence[int], steps: Sequence[int], size: Callable[[int, int], int],
         record: LeaseRecord | None = None,
     ) -> None:  # fmt: skip
-        self.limits, self.steps, self.size = limits, steps, size
+        self.limits, self.steps, self.size = limits, steps, lru_cache(maxsize=64)(size)
         self.record = record = record or LeaseRecord.begin(len(limits))
         self.next, self.done, self.held = record.next, record.done, record.held
         self.returned, self.empty = record.returned, record.empty
@@ -91,13 +92,10 @@ class Ledger:
     def take(self, worker: int, step: int) -> Lease | None:
         """The batch of a worker's step; the same when it asks again. None: there is none now."""
         held = self.held[worker]
-        if step not in held:
-            lease = None if self.closed else min(self._offered(worker), key=self._turn(worker), default=None)
-            if lease is None:
-                return None
+        if (lease := held.get(step)) is None and (lease := self._due(worker)) is not None:
             self._give(worker, lease)
             held[step] = lease
-        return held[step]
+        return lease
 
     def before(self, worker: int, step: int) -> int:
         """The samples that a worker has done before this step."""
@@ -126,6 +124,13 @@ class Ledger:
         for step in [step for step in self.held[worker] if step >= first]:
             self.put_back(worker, self.held[worker].pop(step))
 
+    def end_round(self, end: int) -> None:
+        """What all workers were given, for steps before this one, does not go with any of them; the rest goes back."""
+        for worker, held in enumerate(self.held):
+            if held and max(held) >= end:
+                self.give_back(worker, end)
+            held.clear()
+
     def put_back(self, worker: int, lease: Lease) -> None:
         """Others get this batch, which was given to this worker."""
         self.returned.add(lease)
@@ -153,6 +158,15 @@ class Ledger:
         else:
             self.next[lease.seat] += 1
         self.done[worker] += self.size(*lease)
+
+    def _due(self, worker: int) -> Lease | None:
+        """The batch that a worker is given next, if there is one."""
+        if self.closed:
+            return None
+        if self.returned or self.empty:
+            return min(self._offered(worker), key=self._turn(worker), default=None)
+        own = self.next[worker]  # of all others, who are there, it gets nothing
+        return Lease(worker, own) if own < self.limits[worker] else None
 
     def _offered(self, worker: int) -> Iterator[Lease]:
         if worker not in self.empty and self.next[worker] < self.limits[worker]:

@@ -79,7 +79,7 @@ class Updates:
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         self.progress.end()
-        if self.lends and self.house and self._housed is None:  # optimizers make their state in the first step
+        if self.lends and self.house and self._housed is None and self.optimizer.state:  # made in the first step
             self.own_state()
 
     def own_state(self) -> None:

@@ -58,6 +58,7 @@ class LeasedRounds(Together):
         self.ledger = Ledger(limits, [source.steps(seat) for seat in seats], source.samples)
         self.end = self.done  # of the round that is dealt out, if one is
         self._reading: list[Address] = []  # who still reads what it was lent
+        self._all: tuple[tuple[Address, ...], list[int], Group] = (), [], ()  # for which peers
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
@@ -68,12 +69,20 @@ class LeasedRounds(Together):
     @property
     def members(self) -> list[int]:
         """The workers that are there."""
-        return sorted([self.node.rank, *(who.rank for who in self.peers)])
+        return self._everybody()[1]
+
+    def _everybody(self) -> tuple[tuple[Address, ...], list[int], Group]:
+        """The peers, the numbers of all, and their addresses: put together when somebody goes or comes."""
+        if self._all[0] is not (peers := self.peers) or not self._all[1]:
+            group = tuple(sorted([self.node.address, *peers]))
+            self._all = peers, [who.rank for who in group], group
+        return self._all
 
     @property
     def active(self) -> Group:
         """Those of them that have a batch in this round."""
-        return tuple(Address("worker", rank) for rank in self.members if self.ledger.held[rank])
+        held = self.ledger.held
+        return tuple([who for who in self._everybody()[2] if held[who.rank]])
 
     @property
     def samples(self) -> int:
@@ -94,7 +103,7 @@ class LeasedRounds(Together):
             for step in range(self.done, self.done + length):
                 for rank in self.members:
                     self.ledger.take(rank, step)
-            self.end = 1 + max((step for held in self.ledger.held for step in held), default=self.done - 1)
+            self.end = 1 + max((max(held) for held in self.ledger.held if held), default=self.done - 1)
         return self.dealt
 
     async def next(self, length: Callable[[int], int]) -> bool:
@@ -143,14 +152,14 @@ class LeasedRounds(Together):
 
     async def hand_out(self) -> None:
         """After a round, and what follows from it: those that had no batch get the outcome."""
-        idle = [who for who in self.peers if who not in self.group]
-        if idle and self.node.address == self.group[0]:
+        if len(self.group) > len(self.peers):  # which is all of them
+            return
+        if self.node.address == self.group[0]:
+            idle = [who for who in self.peers if who not in self.group]
             await self.node.broadcast(idle, RoundOutcome(self.done, packed(self.state.give())))
 
     def _settle(self, end: int) -> None:
-        for rank in range(self.node.workers):
-            self.ledger.give_back(rank, end)
-            self.ledger.settle(rank)
+        self.ledger.end_round(end)
         self._done.value = self.end = end
         self.open = True
 

@@ -56,6 +56,7 @@ class Together:
         self.place = LoopPlace(node, each_step=state.counts)
         self._touched: list[Undo] = []  # of what a broken round may have changed
         self._copies: list[Vector] = []  # of what the last round might change
+        self._peers: tuple[tuple[object, int], tuple[Address, ...]] = ((), 0), ()  # for which marks and ends
 
     @property
     def done(self) -> int:
@@ -68,10 +69,14 @@ class Together:
         return False
 
     @property
-    def peers(self) -> list[Address]:
-        """The workers besides this one that are there, and have not ended."""
-        away = {self.node.rank, *self.ended, *self.seats.empty}
-        return [Address("worker", rank) for rank in range(self.node.workers) if rank not in away]
+    def peers(self) -> tuple[Address, ...]:
+        """The workers besides this one that are there, and have not ended; the same object until that changes."""
+        (marks, ended), peers = self._peers
+        if marks is not self.seats.marks or ended != len(self.ended):
+            away = {self.node.rank, *self.ended, *self.seats.empty}
+            peers = tuple(Address("worker", rank) for rank in range(self.node.workers) if rank not in away)
+            self._peers = (self.seats.marks, len(self.ended)), peers
+        return peers
 
     async def enter(self, replica: Replica) -> bool:
         """Begin; or, in the place of a lost worker, with what the others have in common. False: all have ended."""
@@ -115,8 +120,11 @@ class Together:
     def _undos(self, touched: Sequence[Vector], compute: Differentiation | None) -> list[Undo]:
         """What brings these vectors back as they are now, and the gradient: from where backward left it, if it can."""
         grad = compute.undo() if compute else None
-        vectors = [*touched] if grad or not compute else [*touched, compute.grad]
-        return [*([grad] if grad else []), *(partial(v.copy_, copy) for v, copy in self._copied(vectors))]
+        vectors = [vector for vector in touched if vector.parts]
+        if compute and not grad:
+            vectors.append(compute.grad)
+        copies = [partial(vector.copy_, copy) for vector, copy in self._copied(vectors)] if vectors else []
+        return [grad, *copies] if grad else copies  # type: ignore[list-item]  # all of them bring numbers back
 
     def _copied(self, touched: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
         """These vectors, each with a copy, in the memory of the last copies: new memory is slow to write."""

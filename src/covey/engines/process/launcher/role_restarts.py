@@ -19,6 +19,7 @@ from covey.engines.process.launcher.empty_seats import (
 )
 from covey.engines.process.launcher.roster import RoleRecord, Roster, all_ended, unended
 from covey.engines.process.snapshot_parts import SCORER
+from covey.engines.worker_scaling import ScaledSeats
 from covey.errors import PeerLost
 from covey.membership import by_seniority, copies_lost, go_on, too_few
 from covey.message import Address
@@ -214,7 +215,8 @@ class RoleRestarts:
                 self._return(who)
             for who in self.renewal.joining(sorted(self.empty - self.returning.keys())):
                 self._join(who)
-            self._scale()
+            if self.renewal.scaling:
+                self._scale(self.renewal.scaling)
         for seat in list(self.seats.values()):
             self._fill(seat, heard, orders)
 
@@ -236,14 +238,14 @@ class RoleRestarts:
         if all(who in seat.told for who in self.links.listeners(seat)):
             self._enter(seat, orders)
 
-    def _scale(self) -> None:
+    def _scale(self, scaling: ScaledSeats) -> None:
         """Have as many workers as are worth it; nobody goes or comes while somebody comes or has ended."""
         assert self.renewal is not None
         present = {who: self.incarnation(who) for who in self.roster.trainers if who not in self.empty}
         waits = not self.settled or self.returning or any(self.roster.seen[who].ended for who in present)
-        if self.renewal.scaling is None or waits:
+        if waits:
             return
-        who = self.renewal.scaling.look(self.seconds, self.roster.samples, present, self.empty)
+        who = scaling.look(self.seconds, self.roster.samples, present, self.empty)
         if who in self.empty:
             self._join(who)
         elif who is not None:

@@ -112,7 +112,7 @@ class Driver:
 
     def perform(self, running: RunningProgram, effect: Effect[Any]) -> tuple[bool, Any]:
         """Whether the effect could be answered at once, and with what."""
-        if self.host.breakable and in_round(effect, self.host.mailbox):
+        if self.host.mailbox.waiting and self.host.breakable and in_round(effect, self.host.mailbox):
             self.answer(running, None, ViewChanged())
             return False, None
         answer = self.effects.perform(running, effect)
