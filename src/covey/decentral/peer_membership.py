@@ -34,6 +34,7 @@ class GivenModel(Message):
 
     model: Vector
     weight: float
+    others: Vector  # buffers that are no floats
 
     counted = kept = False
 
@@ -138,6 +139,8 @@ class PeerMembership:
 
     def _take(self, given: GivenModel) -> None:
         self.replica.model.copy_(given.model)
+        for buffer, theirs in zip(self.replica.layout.others().values(), given.others.parts, strict=True):
+            buffer.copy_(theirs.view(buffer.shape))
         self.has_model = True
         if self.weight is not None:
             self.weight.value = given.weight
@@ -165,11 +168,12 @@ class PeerMembership:
             await self.node.send(word.sender, self._given() if self.has_model else NoModel(self.incarnations))
 
     def _given(self) -> GivenModel:
+        others = Vector(buffer.reshape(-1) for buffer in self.replica.layout.others().values())
         if self.weight is None:
-            return GivenModel(self.replica.model, 1.0)
+            return GivenModel(self.replica.model, 1.0, others)
         self.weight.value = self.weight.value / 2
         self.replica.weigh(self.weight.value)
-        return GivenModel(self.replica.model, self.weight.value)
+        return GivenModel(self.replica.model, self.weight.value, others)
 
     def _know(self, incarnations: tuple[int, ...]) -> None:
         self.incarnations = tuple(map(max, self.incarnations, incarnations))

@@ -111,7 +111,7 @@ class DealingServer(LeasingServer):
         seen, (seat, number) = sum(ledger.done), lease or NOTHING_LEASED
         await self.node.send(ask.sender, DealtLease(ask.step, seat, number, again, done, seen, self.present))
 
-    def ticked(self, rank: int, step: int) -> None:
+    def ticked(self, rank: int, step: int, counters: tuple[int, ...] = ()) -> None:
         """A worker has done a step."""
-        self.heard(rank, step)
+        self.heard(rank, step, counters)
         self.taking_part[rank] = max(self.taking_part[rank], step + 1)

@@ -144,6 +144,7 @@ class LeasedRounds(Together):
         await self._hear_ready()
         if mine:
             await act(active)
+            self.state.settle()
         elif active:
             outcome = await self.node.receive(RoundOutcome, sender=active[0], step=end)
             self.state.take(unpacked(outcome.state, active[0]), restarted=False)

@@ -12,7 +12,7 @@ from covey.model.scored import NOTHING
 from covey.observe.tally import AcceptedSamples
 from covey.servers.pieces import PieceServer
 from covey.servers.standing import AskStanding
-from covey.servers.taking_part import AskEntry, EntryStep, OutOfBatches
+from covey.servers.taking_part import AskEntry, EntryStep, OutOfBatches, furthest_counters
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class LeasingServer(PieceServer):
         self.idle: set[int] = set()  # there was no batch for these
         self.called: set[int] = set()  # of those, the ones that will ask to enter
         self.furthest = max(self.taking_part.values(), default=0)
+        self.counters: tuple[int, ...] = ()
         self.hears |= {OutOfBatches: self.rest, AskEntry: self.admit}
 
     @property
@@ -66,8 +67,9 @@ class LeasingServer(PieceServer):
         """How many seats are taken."""
         return self.node.workers - len(self.ledger.empty)
 
-    def heard(self, rank: int, step: int) -> None:
-        """Something of a worker's step has come."""
+    def heard(self, rank: int, step: int, counters: tuple[int, ...] = ()) -> None:
+        """Something of a worker's step has come, with its counters."""
+        self.counters = furthest_counters(self.counters, counters)
         self.unheard.discard(rank)
         self.furthest = max(self.furthest, step + 1)
 
@@ -96,7 +98,7 @@ class LeasingServer(PieceServer):
         step, pushed = self.taking_part.get(rank, 0), rank not in self.unheard
         buffers = self.replica.buffers if self.first else NOTHING
         await self.node.send(
-            who, EntryStep(message.incarnation, step, pushed, self.entries.get(rank, 0), over, buffers)
+            who, EntryStep(message.incarnation, step, pushed, self.entries.get(rank, 0), over, buffers, self.counters)
         )
 
     async def rest(self, out: OutOfBatches) -> None:

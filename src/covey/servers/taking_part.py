@@ -7,11 +7,15 @@ or until all are done. A worker that enters is counted by every server from a st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
 
 from covey.data.leases import Lease
 from covey.membership import BatchesLeft
 from covey.message import Address, Message
+from covey.model.flat import Flat
+from covey.model.slots import buffers_of
 from covey.servers.clients import PieceClient
 from covey.vector import Vector
 
@@ -54,8 +58,30 @@ class EntryStep(Message):
     entries: int
     over: bool
     buffers: Vector
+    counters: tuple[int, ...]  # the largest that a worker has told, if any has
 
     counted = False
+
+
+class BatchCounters:
+    """The counters among a model's buffers, as batch normalization has one of batches: each worker's are its own."""
+
+    def __init__(self, layout: Flat) -> None:
+        found = buffers_of(layout.modules).values()
+        self._places = [(owner, key) for owner, key, one in found if one.dtype == torch.int64 and one.numel() == 1]
+
+    def read(self) -> tuple[int, ...]:
+        return tuple([int(owner._buffers[key]) for owner, key in self._places])  # type: ignore[arg-type]  # one is there
+
+    def write(self, counts: Sequence[int]) -> None:
+        """Go on with those of other workers, if they have told any."""
+        for (owner, key), count in zip(self._places, counts, strict=False):
+            owner._buffers[key].fill_(count)  # type: ignore[union-attr]  # one is there
+
+
+def furthest_counters(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    """The larger of each."""
+    return tuple(map(max, some, others)) if some and others else some or others
 
 
 class TakesPart(PieceClient):
@@ -65,6 +91,10 @@ class TakesPart(PieceClient):
     told = False  # whoever watches knows how many samples this worker has done
     done = 0  # these samples
     lease = NOTHING_LEASED  # the batch to do
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.counters = BatchCounters(self.replica.layout)
 
     async def enter(self) -> bool:
         """Begin; in a new incarnation at the step that the servers say. False: the run is over."""
@@ -115,6 +145,8 @@ class TakesPart(PieceClient):
                 pass
             if entry.buffers.parts:
                 self.replica.buffers.copy_(entry.buffers)
+            if not self.told:
+                self.counters.write(entry.counters)
         if any(entry.over for entry in entries):
             return False
         step = self.first_step(entries)

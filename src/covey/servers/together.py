@@ -41,6 +41,9 @@ class CommonState(Protocol):
     def give(self) -> dict[str, Any]: ...
     def take(self, state: dict[str, Any], restarted: bool) -> None: ...
 
+    def settle(self) -> None:
+        """A round of this worker is done, but for what follows from it; or the first one is about to begin."""
+
 
 class Together:
     """One worker among those of its run. Where lost workers are not restarted, nothing of this costs anything."""
@@ -56,6 +59,8 @@ class Together:
         self.place = LoopPlace(node, each_step=state.counts)
         self._touched: list[Undo] = []  # of what a broken round may have changed
         self._copies: list[Vector] = []  # of what the last round might change
+        if self.elastic:
+            state.settle()
         self._peers: tuple[tuple[object, int], tuple[Address, ...]] = ((), 0), ()  # for which marks and ends
 
     @property
@@ -108,6 +113,7 @@ class Together:
         while True:
             try:
                 await act()
+                self.state.settle()
                 self._done.value, self.open = step + 1, True
                 self.place.mark()
                 return True

@@ -23,6 +23,7 @@ class LeasedChange(CachedChange):
 
     seat: int = 0
     number: int = 0
+    counters: tuple[int, ...] = ()  # its worker's
 
 
 class LeasedCache(AskingClient, Cache):
@@ -49,7 +50,10 @@ class LeasedCache(AskingClient, Cache):
 
     def parcel(self, change: CachedChange) -> CachedChange:
         seat, number = self.lease
-        return LeasedChange(change.step, change.samples, change.change, change.buffers, seat=seat, number=number)
+        return LeasedChange(
+            change.step, change.samples, change.change, change.buffers, seat=seat, number=number,
+            counters=self.counters.read(),
+        )  # fmt: skip
 
 
 async def leased_worker(

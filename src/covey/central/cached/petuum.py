@@ -116,7 +116,7 @@ class LeasedTable(DealingServer, TableServer):
 
     async def add(self, message: CachedChange) -> None:
         assert isinstance(message, LeasedChange)
-        self.ticked(message.sender.rank, message.step)
+        self.ticked(message.sender.rank, message.step, message.counters)
         if self.received.add(Lease(message.seat, message.number)):
             self.params.add_(self.coder.decode(message.change))
             await self.count(message)

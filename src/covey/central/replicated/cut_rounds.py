@@ -85,6 +85,7 @@ class CutRounds(Together):
                 continue
             self._before, self.open = None, True
             self._done.value = step + 1
+            self.state.settle()
             return finish()
 
     async def _complete(self, step: int) -> None:
@@ -108,6 +109,7 @@ class CutRounds(Together):
             self._undo()
         elif node.rank in able:
             self._finish()
+            self.state.settle()
             self._done.value, self._before = furthest, None
         late = sorted(standings.keys() - set(able))
         donors = {rank: min((one for one in able if self._alike(one, rank)), default=-1) for rank in late}

@@ -146,7 +146,7 @@ class LeasedDownpour(DealingServer, DownpourShard):
 
     async def take(self, push: Accrued) -> None:
         assert isinstance(push, LeasedAccrued)
-        self.ticked(push.sender.rank, push.step)
+        self.ticked(push.sender.rank, push.step, push.counters)
         keys = self.keys_of(push)
         # that of a worker that is gone may come after another one has pushed its batches; they are given out again
         if any(lease in self.received for lease in push.leases):

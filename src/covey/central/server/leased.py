@@ -33,6 +33,7 @@ class LeasedPush(Push):
 
     seat: int = NONE_LEFT
     number: int = 0
+    counters: tuple[int, ...] = ()  # its worker's
 
 
 class LeasedServers(TakesPart, Servers):
@@ -50,8 +51,9 @@ class LeasedServers(TakesPart, Servers):
     def parcel(self, push: Push) -> Push:
         lease = self.lease
         return LeasedPush(
-            push.step, push.version, push.samples, push.grad, push.buffers, seat=lease.seat, number=lease.number
-        )
+            push.step, push.version, push.samples, push.grad, push.buffers, seat=lease.seat, number=lease.number,
+            counters=self.counters.read(),
+        )  # fmt: skip
 
     async def ask_batch(self) -> None:
         await self.pull()

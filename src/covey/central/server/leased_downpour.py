@@ -28,6 +28,7 @@ class LeasedAccrued(Accrued):
 
     seats: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
+    counters: tuple[int, ...] = ()  # its worker's
 
     @property
     def leases(self) -> list[Lease]:
@@ -67,7 +68,7 @@ class LeasedStore(AskingClient, Store):
     def parcel(self, accrued: Accrued) -> Accrued:
         fields = {name: getattr(accrued, name) for name in Accrued.__struct_fields__ if name != "sender"}
         seats, numbers = tuple(lease.seat for lease in self.leases), tuple(lease.number for lease in self.leases)
-        return LeasedAccrued(**fields, seats=seats, numbers=numbers)
+        return LeasedAccrued(**fields, seats=seats, numbers=numbers, counters=self.counters.read())
 
     async def _rest(self) -> bool:
         await self.flush(self.node.step - 1)

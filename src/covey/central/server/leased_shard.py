@@ -58,7 +58,7 @@ class LeasedShard(LeasingServer, Shard):
         assert isinstance(push, LeasedPush)
         if self.repeats(push):
             return
-        self.heard(push.sender.rank, push.step)
+        self.heard(push.sender.rank, push.step, push.counters)
         new = self.received.add(Lease(push.seat, push.number))
         if not new:  # a worker that is gone had done it, and only some other server lacked it
             push.samples = 0

@@ -17,6 +17,7 @@ from covey.exchange.codec import Codec, seed
 from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Node
+from covey.servers.common_states import CommonBuffers
 from covey.servers.packed_state import packed, unpacked
 from covey.servers.pulls import Landing, own_slice
 from covey.strategy import workers
@@ -43,6 +44,7 @@ class SliceStates:
         self.fresh: dict[int, SliceState] = {}  # the same after the round under way
         self.seen = replica.progress.seen  # samples, after the last round that is done
         self.buffers = replica.buffers  # after the round under way
+        self.common: CommonBuffers | None = None  # all buffers, after the last round that is done
         self.seat(range(node.workers))
 
     # -- who has which -------------------------------------------------------------------------------------------------
@@ -125,7 +127,8 @@ class SliceStates:
     # -- what all have in common ---------------------------------------------------------------------------------------
 
     def give(self) -> dict[str, Any]:
-        state = {**self.replica.state(), "seen": self.seen}  # not those of a round that is undone
+        common = self.common.state() if self.common else {}
+        state = {**self.replica.state(), **common, "seen": self.seen}  # not those of a round that is undone
         del state["optimizer"]
         return {**state, "params": self._as_others_have_them()}
 
@@ -146,6 +149,12 @@ class SliceStates:
         if not restarted:
             replica.buffers.copy_(self.buffers)
         self.finish()
+        self.settle()
+
+    def settle(self) -> None:
+        if self.common is None:
+            self.common = CommonBuffers(self.replica.layout)
+        self.common.keep()
 
 
 def read_states(states: Vector, sender: Address) -> dict[int, SliceState]:

@@ -19,6 +19,7 @@ from covey.program import Node
 from covey.servers.goodbye import Goodbye
 from covey.servers.leased_batches import leased_gradient
 from covey.servers.standing import AskStanding
+from covey.servers.taking_part import BatchCounters, furthest_counters
 from covey.vector import Vector
 
 
@@ -28,6 +29,7 @@ class AskBatches(Message):
     wire_name = "elastic.ask_batches"
 
     again: bool
+    counters: tuple[int, ...]  # the sender's
 
 
 class CentreBatches(Message):
@@ -44,6 +46,7 @@ class CentreBatches(Message):
     workers: int
     done: int
     seen: int
+    counters: tuple[int, ...]  # the largest that a worker has told
 
     @property
     def leases(self) -> list[Lease]:
@@ -61,10 +64,13 @@ class LeasingMaster(CentreMaster):
         self.next = [0] * node.workers  # step of each worker
         self.begun = [0] * node.workers  # the first step of what it was given last
         self.parked: dict[int, AskBatches] = {}
+        self.counters: tuple[int, ...] = ()
         self.hears = {AskBatches: self.ask, Elastic: self.move}
 
     async def ask(self, ask: AskBatches) -> None:
         self.parked[ask.sender.rank] = ask
+        if not ask.again:
+            self.counters = furthest_counters(self.counters, ask.counters)
 
     async def move(self, elastic: Elastic) -> None:
         await super().move(elastic)
@@ -103,7 +109,7 @@ class LeasingMaster(CentreMaster):
         workers, done = self.node.workers - len(self.ledger.empty), self.ledger.before(rank, self.begun[rank])
         to, seen = Address("worker", rank), sum(self.ledger.done)
         model = self.told.tell(self.replica.model, rank)
-        await self.node.send(to, CentreBatches(model, seats, numbers, workers, done, seen))
+        await self.node.send(to, CentreBatches(model, seats, numbers, workers, done, seen, self.counters))
 
     async def tell_standing(self, message: Joined | AskStanding) -> None:
         rank = message.sender.rank
@@ -127,10 +133,12 @@ async def leased_worker(
     """With each centre do the batches that came with it; the force is measured before the first of them."""
     velocity = replica.flat.map(torch.zeros_like) if momentum else Vector(())
     elastic_force = ElasticForce(node, replica, codec)
+    counters = BatchCounters(replica.layout)
     trend = Trend([pull, 0.0, 0.0, 0.0], pull, ceiling=1.9 / (node.workers + 1))
     again, going = node.incarnation.enters, MASTER not in node.incarnation.ended
-    while going and (given := await node.ask(MASTER, AskBatches(again), CentreBatches)).seats:
+    while going and (given := await node.ask(MASTER, AskBatches(again, counters.read()), CentreBatches)).seats:
         if again:
+            counters.write(given.counters)
             await begin_at(node, replica, given)
         force, wire = elastic_force.force(given.model, trend.pull() if adapt else pull)
         await node.send(MASTER, Elastic(wire), loan=True)

@@ -51,11 +51,17 @@ class DonatedModel:
     def give(self) -> dict[str, Any]:
         if self.weight is not None:
             self._weigh(self.weight.value / 2)
-        return {"parts": list(self.replica.model.parts), "weight": self.weight.value if self.weight else 1.0}
+        weight = self.weight.value if self.weight else 1.0
+        return {"parts": list(self.replica.model.parts), "others": self.replica.layout.others(), "weight": weight}
 
     def take(self, state: dict[str, Any], restarted: bool) -> None:
         self.replica.model.copy_(Vector(state["parts"]))
+        for name, buffer in self.replica.layout.others().items():
+            buffer.copy_(state["others"][name])
         self._weigh(state["weight"])
+
+    def settle(self) -> None:
+        """A model is given as it is."""
 
     def _weigh(self, weight: float) -> None:
         if self.weight is not None:
