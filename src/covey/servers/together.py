@@ -129,8 +129,8 @@ class Together:
         vectors = [vector for vector in touched if vector.parts]
         if compute and not grad:
             vectors.append(compute.grad)
-        copies = [partial(vector.copy_, copy) for vector, copy in self._copied(vectors)] if vectors else []
-        return [grad, *copies] if grad else copies  # type: ignore[list-item]  # all of them bring numbers back
+        found: list[Undo] = [grad] if grad else []
+        return found + [partial(vector.copy_, copy) for vector, copy in (self._copied(vectors) if vectors else ())]
 
     def _copied(self, touched: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
         """These vectors, each with a copy, in the memory of the last copies: new memory is slow to write."""
