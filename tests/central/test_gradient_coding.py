@@ -15,7 +15,9 @@ from torch import nn
 from covey import catalog
 from covey.central.replicated.codes import EXACT, blocks, code, cyclic, decode, error, tolerated
 from covey.central.replicated.gradient_coding import Coded
+from covey.engines.virtual.effort import Effort
 from covey.errors import PlanError
+from covey.simulate import Cluster, CpuTime, Handling, Seconds
 from tests.worlds import INSTANT, mlp, paced, quadratic, run, slowed, worker
 
 CASES = [(n, s, scheme) for n in range(1, 8) for s in range(n) for scheme in ("cyclic", "blocks")] + [
@@ -63,12 +65,24 @@ def test_in_float32_the_sum_is_exact_to_1e_5_whoever_is_late(workers: int, strag
 @pytest.mark.parametrize(("workers", "stragglers"), [(7, 2), (8, 2), (8, 3), (9, 3), (9, 4), (10, 6)])
 def test_neighbours_are_the_hardest_to_do_without(workers: int, stragglers: int) -> None:
     """Exhaustive: the conditioning that is checked before a run is the worst of all sets of stragglers."""
-    matrix = cyclic(workers, stragglers)
+    matrix = torch.from_numpy(cyclic(workers, stragglers))
     counted = [
         float(torch.tensor(decode(matrix, rows)).double().abs() @ matrix[list(rows)].abs().sum(1)) / workers
         for rows in combinations(range(workers), workers - stragglers)
     ]
     assert error(workers, stragglers, "cyclic") == pytest.approx(max(counted) * (stragglers + 2) * 2.0**-24, rel=1e-6)
+
+
+def test_virtual_time_costs_the_same_whether_a_code_is_remembered_or_not() -> None:
+    """It charges a role for its calls of torch: those of a cached function only in the first run of a process."""
+    with Effort(Cluster(handling=Handling(sums=CpuTime(each=Seconds(0.001))))) as effort:
+        for cached in (code, cyclic, error):
+            cached.cache_clear()
+        code(7, 2, "blocks")
+        assert tolerated(7, 2, "cyclic") == 2
+        assert effort.seconds == 0
+        decode(code(7, 2, "blocks"), [0, 1, 2, 3, 4])
+        assert effort.seconds > 0
 
 
 def test_blocks_are_of_more_workers_than_may_be_late() -> None:

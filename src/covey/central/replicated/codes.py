@@ -1,7 +1,8 @@
 """Codes for gradients: which parts each worker computes, what they count, and how exact the decoded sum can be.
 
 Tandon et al. 2017: any n - s workers give the sum of all parts. Their factors for the cyclic code are random, and of no
-use in float32 for tens of workers: here they are those of a cyclic code that decodes well (Raviv et al. 2018).
+use in float32 for tens of workers: here they are those of a cyclic code that decodes well (Raviv et al. 2018). What is
+remembered is computed by NumPy: virtual time charges a role for its calls of torch, the first time as any other.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Scheme = Literal["blocks", "cyclic", "fractional"]
+
+Matrix = NDArray[np.float64]
 
 EXACT = 1e-5  # the largest relative error of a decoded sum of float32 gradients that is still called exact
 
@@ -23,8 +28,11 @@ EXACT = 1e-5  # the largest relative error of a decoded sum of float32 gradients
 def code(workers: int, stragglers: int, scheme: Scheme) -> Tensor:
     """Row i says which parts worker i computes, and how much each counts in what it sends."""
     sizes = blocks(workers, stragglers, scheme)
-    whole: Tensor = torch.block_diag(*(cyclic(size, min(stragglers, size - 1)) for size in sizes))
-    return whole
+    whole, start = np.zeros((workers, workers)), 0
+    for size in sizes:
+        whole[start : start + size, start : start + size] = cyclic(size, min(stragglers, size - 1))
+        start += size
+    return torch.from_numpy(whole)
 
 
 def blocks(workers: int, stragglers: int, scheme: Scheme) -> list[int]:
@@ -38,41 +46,43 @@ def blocks(workers: int, stragglers: int, scheme: Scheme) -> list[int]:
 
 
 @cache
-def cyclic(workers: int, stragglers: int) -> Tensor:
+def cyclic(workers: int, stragglers: int) -> Matrix:
     """Worker i computes parts i to i + s, with the factors of a polynomial whose roots are on the unit circle.
 
     Its s roots are those of x^n = 1 that are nearest to -1 or, where these do not come in pairs, of x^n = -1:
     neighbours, so that any n - s rows have full rank, and real together. Parts count what makes all of them 1 possible.
     """
     frequencies = _frequencies(workers, stragglers)
-    polynomial = torch.ones(1, dtype=torch.complex128)
+    polynomial = np.ones(1, dtype=np.complex128)
     for frequency in frequencies:
         root = complex(math.cos(2 * math.pi * frequency / workers), math.sin(2 * math.pi * frequency / workers))
-        polynomial = torch.nn.functional.pad(polynomial, (1, 0)) - root * torch.nn.functional.pad(polynomial, (0, 1))
+        polynomial = np.append(0, polynomial) - root * np.append(polynomial, 0)
     turned = -1.0 if (workers - stragglers) % 2 == 0 and stragglers else 1.0  # the sign of what passes the end
-    matrix = torch.zeros(workers, workers, dtype=torch.float64)
+    matrix = np.zeros((workers, workers))
     for row in range(workers):
         for hop, factor in enumerate(polynomial.real.tolist()):
             matrix[row, (row + hop) % workers] = factor * (turned if row + hop >= workers else 1.0)
     matrix /= _reached(workers, frequencies)
-    return matrix * (stragglers + 1) / matrix.abs().sum(1, keepdim=True)
+    found: Matrix = matrix * (stragglers + 1) / np.abs(matrix).sum(1, keepdims=True)
+    return found
 
 
 def _frequencies(workers: int, stragglers: int) -> list[float]:
     return [workers / 2 + place - (stragglers - 1) / 2 for place in range(stragglers)]
 
 
-def _waves(workers: int, frequencies: Sequence[float]) -> Tensor:
+def _waves(workers: int, frequencies: Sequence[float]) -> NDArray[np.complex128]:
     """The vectors that every row of the code is orthogonal to."""
-    angles = 2 * math.pi / workers * torch.tensor(frequencies, dtype=torch.float64).view(-1, 1)
-    turns = angles * torch.arange(workers, dtype=torch.float64)
-    return torch.complex(turns.cos(), turns.sin())
+    turns = 2 * math.pi / workers * np.array(frequencies, dtype=np.float64).reshape(-1, 1) * np.arange(workers)
+    waves: NDArray[np.complex128] = np.exp(1j * turns)
+    return waves
 
 
-def _reached(workers: int, frequencies: Sequence[float]) -> Tensor:
+def _reached(workers: int, frequencies: Sequence[float]) -> Matrix:
     """The vector nearest to all ones that rows can be added up to; all ones where roots are of x^n = 1."""
     waves = _waves(workers, frequencies)
-    return 1 - (waves.conj().T @ waves.sum(1)).real / workers
+    found: Matrix = 1 - (waves.conj().T @ waves.sum(1)).real / workers
+    return found
 
 
 def decode(matrix: Tensor, rows: Sequence[int]) -> list[float]:
@@ -97,14 +107,14 @@ def error(workers: int, stragglers: int, scheme: Scheme) -> float:
 def _error(workers: int, stragglers: int) -> float:
     """With one way to decode, `some`, and the ways to add up to nothing: of their sums, the one without those late."""
     matrix, rank = cyclic(workers, stragglers), workers - stragglers
-    left, values, right = torch.linalg.svd(matrix)
+    left, values, right = np.linalg.svd(matrix)
     some = left[:, :rank] @ (right[:rank].sum(1) / values[:rank])
     nothing = left[:, rank:]
-    late = (torch.arange(workers).view(-1, 1) + torch.arange(stragglers)) % workers
-    without = some - torch.linalg.solve(nothing[late], some[late]) @ nothing.T
-    if not torch.allclose(without @ matrix, torch.ones(1, 1).double(), atol=1e-8):
+    late = (np.arange(workers).reshape(-1, 1) + np.arange(stragglers)) % workers
+    without = some - np.linalg.solve(nothing[late], some[late][..., None])[..., 0] @ nothing.T
+    if not np.allclose(without @ matrix, 1, atol=1e-8):
         return math.inf
-    counted = (without.abs() @ matrix.abs().sum(1)) / workers
+    counted = (np.abs(without) @ np.abs(matrix).sum(1)) / workers
     return float(counted.max()) * (stragglers + 2) * 2.0**-24
 
 
