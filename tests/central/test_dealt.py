@@ -124,7 +124,7 @@ def test_a_joining_worker_reads_what_is_there_and_takes_the_next_batch() -> None
 
 def test_a_worker_of_petuum_enters_at_the_step_of_the_furthest_server() -> None:
     """One that counts it as further than it is would tell it that steps have come which were not sent yet."""
-    entries = [EntryStep(1, step, True, 1, False, Vector(())) for step in (3, 5, 4)]
+    entries = [EntryStep(1, step, True, 1, False, Vector(()), ()) for step in (3, 5, 4)]
     assert LeasedCache.first_step(Any, entries) == 5 and LeasedStore.first_step(Any, entries) == 3  # type: ignore[arg-type]
 
 

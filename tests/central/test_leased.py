@@ -190,7 +190,7 @@ def test_a_restart_counts_the_seats_that_are_taken() -> None:
 
 
 def entered(step: int, pushed: bool, entries: int = 1) -> EntryStep:
-    return EntryStep(1, step, pushed, entries, False, Vector(()))
+    return EntryStep(1, step, pushed, entries, False, Vector(()), ())
 
 
 @pytest.mark.parametrize(

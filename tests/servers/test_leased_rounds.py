@@ -444,10 +444,12 @@ def by_hand() -> tuple[Any, list[float]]:
 
     made: Any = object.__new__(type("OfTwo", (LeasedRounds,), {"peers": [worker(1)]}))
     made.ledger = Ledger([1, 1], [1, 1], lambda seat, step: 8)
-    made.node = SimpleNamespace(rank=0, step=0, incarnation=SimpleNamespace(enters=True), note=nothing)
+    entering = SimpleNamespace(enters=True)
+    made.node = SimpleNamespace(rank=0, address=worker(0), step=0, incarnation=entering, note=nothing)
     made._done, made.end, made.meet, made._news = Memory(0), 0, nothing, lambda: False
-    made._copies = []
-    made.replica, made.state = SimpleNamespace(weigh=weights.append), SimpleNamespace(alike=False, counts=True)
+    made._copies, made._all = [], ((), [], ())
+    made.replica = SimpleNamespace(weigh=weights.append)
+    made.state = SimpleNamespace(alike=False, counts=True, settle=lambda: None)
     return made, weights
 
 
