@@ -17,6 +17,7 @@ import torch
 
 TURNS, SIZE = 40, 256  # of a product of matrices on one thread: some 10 ms
 LOOK = 0.5  # seconds for which other programs are looked for, before and after
+SHORTEST = 0.01  # seconds that Linux counts
 STEAL, BUSY, SLOW = 0.03, 0.2, 1.2  # a share of the cores' time, cores, times the usual pace: more is a disturbance
 
 Measures = dict[str, float]
@@ -67,7 +68,8 @@ def watched(found: Measures) -> Iterator[None]:
     begin, (_, stolen, whole), pressed = time.perf_counter(), _counted(), _pressed()
     yield
     (_, later, then), seconds = _counted(), time.perf_counter() - begin
-    found |= {"steal": (later - stolen) / (then - whole), "pressure": (_pressed() - pressed) / seconds}
+    ticks = max(then - whole, SHORTEST)  # of all cores; a moment may be shorter than one
+    found |= {"steal": (later - stolen) / ticks, "pressure": (_pressed() - pressed) / seconds}
     around.append(busy())
     paces.append(pace())
     found |= {"busy": max(around), "pace": max(paces)}
