@@ -150,10 +150,10 @@ def test_a_machine_that_others_use_is_told_from_a_quiet_one(found: dict[str, flo
 
 def test_what_others_compute_around_a_run_is_seen() -> None:
     found: dict[str, float] = {}
-    with machine.watched(found):
-        spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    spinning.kill()
-    spinning.wait()
+    with subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 20: pass"]) as spinning:
+        with machine.watched(found):
+            pass
+        spinning.kill()
     assert found["busy"] > 0.5 and found["pace"] > 0 and found["steal"] >= 0
 
 
