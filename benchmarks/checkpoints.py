@@ -45,8 +45,8 @@ class Clock:
         self.before = Supervisor.begin, Supervisor.finish, CheckpointKeeper.copy, CheckpointKeeper.stood_still
         begin, finish, copy, stood_still = self.before
 
-        def timed_begin(supervisor: Supervisor) -> None:
-            begin(supervisor)
+        def timed_begin(supervisor: Supervisor, parameters: int) -> None:
+            begin(supervisor, parameters)
             self.begun = time.monotonic()
             self.begins.append(self.begun)
 

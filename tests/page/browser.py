@@ -16,6 +16,7 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"]
+CHANGED = "ERR_NETWORK_CHANGED"  # Chromium gives up what it loads when a test of the lab makes a network device
 AT_3_AND_4 = """
 import fcntl, os, sys
 reads, writes = (fcntl.fcntl(int(one), fcntl.F_DUPFD, 10) for one in sys.argv[1:3])
@@ -30,6 +31,7 @@ class Browser:
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes, self._rest, self._number, self._session = reads, writes, b"", 0, ""
         self.said: list[str] = []
+        self._loaded = False
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Performance", "Network"):
@@ -49,6 +51,7 @@ class Browser:
             self._hear(answer)
 
     def open(self, address: str) -> None:
+        self._loaded = False  # nothing of it has been seen
         self.ask("Page.navigate", url=address)
 
     def js(self, text: str) -> Any:
@@ -61,8 +64,12 @@ class Browser:
         """What an expression is, once that is something; what it speaks of may not be there yet."""
         end = time.monotonic() + seconds
         while not (found := self.js(f"(() => {{ try {{ return {text} }} catch (error) {{ return null }} }})()")):
+            if not self._loaded and any(CHANGED in line for line in self.said):
+                self.said = [line for line in self.said if CHANGED not in line]
+                self.ask("Page.reload")
             assert time.monotonic() < end, f"never: {text}; {self.said}; {self.js('document.body.innerText')[:2000]}"
             time.sleep(0.03)
+        self._loaded = True
         return found
 
     def screen(self, width: int, height: int, dark: bool = False) -> None:
