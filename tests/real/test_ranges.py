@@ -89,15 +89,6 @@ def test_one_that_is_killed_comes_back_and_training_has_not_stood_still(room: Ro
     assert any(re.fullmatch(r"worker 1 is back after .* s; now 2 workers", line) for line in guide.said)
 
 
-def test_a_worker_of_a_fixed_number_is_replaced_also_when_it_is_told_to_leave(room: Room) -> None:
-    """Workers of `sliced` lease their batches in any run; only those of a range may leave."""
-    guide, task = Guide(room, "leave worker 1"), room.task(before_step=AT_STEP)
-    result = fit(task, "sliced", 2, steps=60, watcher=guide, on_failure="continue")
-    plain = fit(task, "sliced", 2, steps=60)
-    check(result, guide, ["rebirth worker 1"], plain.samples)
-    assert all(torch.equal(plain.weights[name], result.weights[name]) for name in plain.weights)
-
-
 @pytest.mark.parametrize("strategy", ["bsp", "allreduce"])
 def test_a_range_without_changes_is_its_largest_number(room: Room, strategy: str) -> None:
     task = room.task()

@@ -102,14 +102,13 @@ class RoleRestarts:
         if seen.ended:
             self.finished.add(who)
             return True
-        may_leave = 0 < self.renewal.least < len(self.roster.trainers)
-        if may_leave and cause == TOLD_TO_LEAVE and not all_ended(self.roster, self.empty | {who}):
+        if self.renewal.least and cause == TOLD_TO_LEAVE and not all_ended(self.roster, self.empty | {who}):
             return self._leave(who, "was told to leave")
         try:
             reached = self.roster.samples if copies else self.roster.tallies[who].samples
             pause = self.renewal.deaths.note(who, reached, how)
         except PeerLost as lost:
-            if not may_leave:
+            if not self.renewal.least:
                 raise
             return self._leave(who, str(lost).removeprefix(f"{who} ").split(";")[0])
         step, before = max(0, seen.step, self.first.get(who, 0)), self.seats.get(who)
