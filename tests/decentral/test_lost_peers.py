@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import covey
 from covey.decentral.gossip.adpsgd import HalfDifference, Meet, Meetings, answerer
 from covey.decentral.peer_membership import GivenModel, PeerMembership
-from covey.errors import PeerLost
+from covey.errors import PeerLost, WireError
 from covey.membership import Joined
 from covey.message import Address, stamped
+from covey.model.flat import Flat
 from covey.model.replica import Replica
 from covey.program import Memory
 from covey.simulate import BytesPerSecond, Cluster, Link, Seconds
@@ -181,3 +182,16 @@ def test_a_root_that_is_lost_when_all_others_have_ended_takes_the_model_along() 
     late = "delay worker 1 -> worker 0@35ms by 1s; kill worker 0@500ms"
     with pytest.raises(PeerLost, match="worker 0 was lost after all others had ended, and with it the model"):
         covey.fit(mlp(), TREE, 3, faults=late, **given)
+
+
+@pytest.mark.parametrize("sent", [[torch.tensor([7])], [torch.tensor([7]), torch.tensor([1, 0])]], ids=["few", "long"])
+def test_counters_that_do_not_fit_are_refused_by_the_name_of_who_gave_them(sent: list[torch.Tensor]) -> None:
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2))
+    taking: Any = object.__new__(PeerMembership)
+    taking.replica = SimpleNamespace(model=Vector(()), layout=Flat(module), weigh=lambda weight: None)
+    taking.weight = None
+    with pytest.raises(WireError, match="worker 2 sent"):
+        taking._take(GivenModel(Vector(()), 1.0, Vector(sent, worker(2))))
+    assert int(module[0].num_batches_tracked) == 0, "nothing of it is taken"
+    taking._take(GivenModel(Vector(()), 1.0, Vector([torch.tensor([7]), torch.tensor([8])], worker(2))))
+    assert [int(layer.num_batches_tracked) for layer in module] == [7, 8]

@@ -139,8 +139,9 @@ class PeerMembership:
 
     def _take(self, given: GivenModel) -> None:
         self.replica.model.copy_(given.model)
-        for buffer, theirs in zip(self.replica.layout.others().values(), given.others.parts, strict=True):
-            buffer.copy_(theirs.view(buffer.shape))
+        layout, others = self.replica.layout, self._others().clone().copy_(given.others)  # refused if they do not fit
+        parts = zip(layout.others().items(), others.parts, strict=True)
+        layout.set_others({name: part.view(buffer.shape) for (name, buffer), part in parts})
         self.has_model = True
         if self.weight is not None:
             self.weight.value = given.weight
@@ -167,8 +168,11 @@ class PeerMembership:
             self._know(word.incarnations)
             await self.node.send(word.sender, self._given() if self.has_model else NoModel(self.incarnations))
 
+    def _others(self) -> Vector:
+        return Vector(buffer.reshape(-1) for buffer in self.replica.layout.others().values())
+
     def _given(self) -> GivenModel:
-        others = Vector(buffer.reshape(-1) for buffer in self.replica.layout.others().values())
+        others = self._others()
         if self.weight is None:
             return GivenModel(self.replica.model, 1.0, others)
         self.weight.value = self.weight.value / 2

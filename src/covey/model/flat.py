@@ -158,6 +158,11 @@ class Flat:
         """Buffers that are counted, not averaged: batch counters, masks, frozen parameters' neighbours."""
         return {name: b for name, (_, _, b) in buffers_of(self.modules).items() if not b.is_floating_point()}
 
+    def set_others(self, found: Mapping[str, Tensor]) -> None:
+        """Have these instead."""
+        for name, buffer in self.others().items():
+            buffer.copy_(found[name])
+
     def whole(self, pieces: int) -> list[Piece]:
         """The parameters in `pieces` contiguous runs of whole parameters, balanced by bytes."""
         if pieces > len(self.slots):
@@ -211,8 +216,7 @@ class Flat:
             raise CheckpointError(f"the checkpoint is of another model: {differs}")
         self.params.copy_(state["params"])
         self.buffers.copy_(state["buffers"])
-        for name, buffer in self.others().items():
-            buffer.copy_(state["others"][name])
+        self.set_others(state["others"])
 
     def describe(self) -> list[str]:
         """Every parameter's name, shape and dtype."""

@@ -134,8 +134,7 @@ class CutRounds(Together):
         if self._before:
             buffers, others = self._before
             self.replica.layout.buffers.copy_(buffers)
-            for name, buffer in self.replica.layout.others().items():
-                buffer.copy_(others[name])
+            self.replica.layout.set_others(others)
 
     def _alike(self, one: int, other: int) -> bool:
         """Whether two workers have the same part of the model."""

@@ -28,7 +28,7 @@ class MeanModel:
     def keep(self) -> None:
         """An average is done."""
         if self.elastic:
-            self._kept.value = {"model": self.replica.model.clone(), "others": cloned(self.replica)}
+            self._kept.value = {"model": self.replica.model.clone(), "others": _cloned(self.replica)}
             if self.momentum == "average":
                 self._kept.value["optimizer"] = deepcopy(self.replica.optimizer.state_dict())
 
@@ -39,7 +39,7 @@ class MeanModel:
         """One that was only late keeps its optimizer's state as far as it is its own."""
         self.replica.model.copy_(state["model"])
         if restarted:
-            count(self.replica, state["others"])
+            self.replica.layout.set_others(state["others"])
         if self.momentum == "average":
             self.replica.optimizer.load_state_dict(state["optimizer"])
         elif self.momentum == "reset":
@@ -64,7 +64,7 @@ class BlockState:
     def keep(self) -> None:
         """A block is over."""
         if self.elastic:
-            self._others.value = cloned(self.replica)
+            self._others.value = _cloned(self.replica)
 
     def give(self) -> dict[str, Any]:
         return {"block": self.block, "others": self._others.value}
@@ -75,7 +75,7 @@ class BlockState:
         self.replica.flat.copy_(self.block["start"])
         self.replica.buffers.copy_(self.block["buffers"])
         if restarted:
-            count(self.replica, state["others"])
+            self.replica.layout.set_others(state["others"])
         if self.momentum == "reset":
             self.replica.optimizer.state.clear()
         self.keep()
@@ -84,11 +84,6 @@ class BlockState:
         """What follows from the mean is kept with it."""
 
 
-def cloned(replica: Replica) -> dict[str, Tensor]:
+def _cloned(replica: Replica) -> dict[str, Tensor]:
     """Buffers that are no floats, such as counters of batches."""
     return {name: buffer.clone() for name, buffer in replica.layout.others().items()}
-
-
-def count(replica: Replica, others: dict[str, Tensor]) -> None:
-    for name, buffer in replica.layout.others().items():
-        buffer.copy_(others[name])

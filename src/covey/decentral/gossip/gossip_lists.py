@@ -56,8 +56,7 @@ class DonatedModel:
 
     def take(self, state: dict[str, Any], restarted: bool) -> None:
         self.replica.model.copy_(Vector(state["parts"]))
-        for name, buffer in self.replica.layout.others().items():
-            buffer.copy_(state["others"][name])
+        self.replica.layout.set_others(state["others"])
         self._weigh(state["weight"])
 
     def settle(self) -> None:
