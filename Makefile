@@ -91,7 +91,7 @@ optional := clusters page privacy report test_docs.py test_site.py test_notebook
 optional += engines/test_cipher.py federated/test_private_service.py federated/test_secure_rounds.py tune/test_tenants.py
 matrix:  ## the tests that need no optional package, with another Python: make matrix PYTHON=python3.12
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR):$$PYTHONPATH" $(PYTHON) -c 'import platform, torch; print("Python", platform.python_version(), "torch", torch.__version__, platform.machine())'
-	PYTHONPATH="$(CURDIR)/src:$(CURDIR):$$PYTHONPATH" $(PYTHON) -m pytest -m 'not full and not alone' -n auto --dist loadgroup -q $(patsubst %,--ignore=tests/%,$(optional))
+	COVEY_MATRIX=1 PYTHONPATH="$(CURDIR)/src:$(CURDIR):$$PYTHONPATH" $(PYTHON) -m pytest -m 'not full and not alone' -n auto --dist loadgroup -q $(patsubst %,--ignore=tests/%,$(optional))
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
