@@ -106,3 +106,12 @@ def test_a_set_of_batches_remembers_few_of_them_one_by_one() -> None:
         assert found.add(Lease(1, number)) and not found.add(Lease(1, number))
     assert found.before == [0, 4] and found.others == {Lease(1, 5)}
     assert Lease(1, 3) in found and Lease(1, 4) not in found and Lease(0, 0) not in found
+
+
+def test_a_round_that_ends_early_gives_back_what_was_given_for_its_end_and_later() -> None:
+    book = ledger(3, 3)
+    for step in range(2):
+        assert book.take(0, step) and book.take(1, step)
+    book.end_round(1)  # the batches of step 1 were not done
+    assert book.done == [8, 8] and book.returned == {Lease(0, 1), Lease(1, 1)} and book.held == [{}, {}]
+    assert book.take(0, 1) == Lease(0, 1) and book.take(1, 1) == Lease(1, 1)

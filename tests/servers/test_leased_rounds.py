@@ -533,3 +533,14 @@ def test_batches_of_a_round_that_was_cut_short_are_given_out_again() -> None:
     assert ledger.done == [16, 16] and rounds._done.value == rounds.end == 2
     again = {ledger.take(rank, step) for step in (2, 3) for rank in (0, 1)}
     assert again == {Lease(seat, number) for seat in (0, 1) for number in (2, 3)}
+
+
+def test_one_that_ends_is_no_peer_any_more_though_no_seat_changed() -> None:
+    made: Any = object.__new__(LeasedRounds)
+    made.node, made.ended = SimpleNamespace(rank=0, workers=3), set[int]()
+    made.seats, made._peers = SimpleNamespace(marks=(0, 0, 0), empty=set[int]()), (((), 0), ())
+    assert made.peers == (worker(1), worker(2)) and made.peers is made.peers
+    made.ended.add(2)
+    assert made.peers == (worker(1),)
+    made.seats = SimpleNamespace(marks=(0, 1, 0), empty={1})
+    assert made.peers == ()
