@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from covey.cli import app
-from covey.engines.service.dialled_link import DialledLink, TurnedAway
+from covey.engines.service.dialled_link import DialledLink, LinkLost, TurnedAway
 from covey.engines.service.greeting import Hello, Welcome
 from covey.engines.service.guest_connection import parcels
 from covey.engines.service.guest_keys import KeyFolder, read_key
@@ -29,8 +32,9 @@ from covey.message import Address, Message, stamped
 from covey.observe.membership import RoundLog, RoundRecord
 from covey.run.federated.service_news import NAMED, LeftClients, ServiceNews, reason
 from covey.vector import Vector
+from tests.federated.real_run import FORKS, awaited
 
-ME = Address("client", 0)
+ME, BOB = Address("client", 0), Address("client", 1)
 
 
 class PortAlone:
@@ -39,11 +43,15 @@ class PortAlone:
     def __init__(self, folder: Path) -> None:
         keys = KeyFolder(folder / "keys")
         keys.add("alice", 10, folder / "alice.key")
+        keys.add("bob", 10, folder / "bob.key")
+        bob = read_key(folder / "bob.key").public
         self.key, self.refusals, self.links = read_key(folder / "alice.key"), Refusals(), list[DialledLink]()
         terms = PortTerms(
             listen="tcp://127.0.0.1:0", pair=keys.service(), roles=[COORDINATOR], says=FROM_CLIENTS, largest=1 << 10
         )
-        self.port = ServicePort(terms, {self.key.public: ME}, lambda who, hello: Welcome("alice", "", 0), self.refusals)
+        self.port = ServicePort(
+            terms, {self.key.public: ME, bob: BOB}, lambda who, hello: Welcome("alice", "", 0), self.refusals
+        )
 
     def link(self) -> DialledLink:
         """One that was greeted."""
@@ -105,6 +113,59 @@ def test_of_two_clients_with_one_key_the_first_hears_of_the_second(alone: PortAl
     come = [message for _ in range(300) for _, message in alone.port.poll(0.01)]
     assert any(isinstance(message, CheckIn) for message in come)
     assert len(alone.port.connections) == 1, "the first one was cut off"
+
+
+def say_hello(go: Connection, endpoint: str, key: Path) -> None:
+    """Another process: as soon as it is told to, it greets the port."""
+    go.recv()
+    link = DialledLink(endpoint, read_key(key), BOB, [COORDINATOR], 1 << 10)
+    try:
+        link.greet("1", "hash")
+        go.send("welcome")
+    except LinkLost as error:
+        go.send(str(error))
+    finally:
+        link.close()
+
+
+def there(file: int) -> bool:
+    """Whether this process has a file of this number."""
+    try:
+        os.fstat(file)
+    except OSError:
+        return False
+    return True
+
+
+def test_whoever_gets_the_file_number_of_one_that_is_cut_off_stays(alone: PortAlone, tmp_path: Path) -> None:
+    """A guest sends nonsense and hangs up; before the port has read it, another guest's connection has its number."""
+    mine, other = FORKS.Pipe()
+    bob = FORKS.Process(target=say_hello, args=(other, alone.port.endpoint, tmp_path / "bob.key"), daemon=True)
+    bob.start()
+    alice, fillers = alone.link(), list[int]()
+    number = alone.port.present[ME].file
+    alice.socket.send(b"nonsense")
+    time.sleep(0.2)  # the port has it, and has not looked
+    alice.close()
+    awaited(lambda: not there(number), 10, "the port's end of the link to be closed")
+    try:
+        while (filler := os.open(os.devnull, os.O_RDONLY)) < number:
+            fillers.append(filler)  # all smaller numbers are taken
+        os.close(filler)
+        assert filler == number
+        mine.send("go")
+        awaited(lambda: there(number), 30, "the other guest to be let in")
+        for _ in range(1000):
+            alone.port.poll(0.01)
+            if mine.poll():
+                break
+        assert mine.recv() == "welcome"
+        assert any("client 0" in reason for reason in alone.refusals.counts), "the nonsense was refused"
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        bob.kill()
+        bob.join()
 
 
 def test_a_service_tells_who_joins_and_which_rounds_come_to_nothing() -> None:

@@ -183,7 +183,7 @@ class ServicePort:
         if file in self._gone:
             self._part()
         if guest is None:  # its key was revoked after it had come in
-            break_off(file, self.endpoint)
+            self._break_off(file)
             raise WireError("a frame of a guest whose key is not enrolled any more is refused")
         for other in [one for one in self.connections.values() if one.guest == guest and not one.greeted]:
             self._cut(other)  # each guest has one that was greeted, and one that says hello
@@ -264,8 +264,17 @@ class ServicePort:
 
     def _cut(self, connection: GuestConnection) -> None:
         """End a connection from here."""
-        break_off(connection.file, self.endpoint)
+        self._break_off(connection.file)
         self._forget(connection)
+
+    def _break_off(self, file: int) -> None:
+        """Another guest's connection may have this file's number, if the one that is meant has ended."""
+
+        def ended() -> bool:
+            self.guard.answer()  # ZeroMQ tells of an end before it closes the file
+            return file in self._gone
+
+        break_off(file, self.endpoint, ended)
 
     def _forget(self, connection: GuestConnection) -> None:
         """A connection has ended: all roles hear that its guest has departed, if it has no newer one."""

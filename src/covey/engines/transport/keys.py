@@ -84,11 +84,15 @@ class LockedSocket:
         return len(newest)
 
 
-def break_off(number: int, endpoint: str) -> None:
-    """End a connection to this port, if that is what the file of this number still is."""
+def break_off(number: int, endpoint: str, ended: Callable[[], bool] = lambda: False) -> None:
+    """End a connection to this port, if that is what the file of this number still is.
+
+    One that has `ended` by itself is left alone: its number may be that of a connection which came since.
+    """
     port = endpoint.rpartition(":")[2]
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
-        if str(line.getsockname()[1]) == port:
+        # asked while the file is held, so that no other connection can take its place in between
+        if str(line.getsockname()[1]) == port and not ended():
             line.shutdown(socket.SHUT_RDWR)
 
 
