@@ -24,8 +24,8 @@ import torch
 from benchmarks.push_pull import free_port
 from covey.engines.process.role.allocator import keep_memory
 from covey.engines.process.role.shared_sum import SharedSum
-from covey.engines.transport import shared_segment
-from covey.engines.transport.memory import HostMemory
+from covey.engines.transport.shared import segment as shared_segment
+from covey.engines.transport.shared.memory import HostMemory
 from covey.engines.transport.zmq import ZmqTransport
 from covey.exchange.collectives.sums import ring
 from covey.message import Address

@@ -124,7 +124,8 @@ def texts() -> Tensor:
 def as_before() -> None:
     """Exchange on the stream of the computing, through memory that is not pinned, waiting for every copy."""
     from covey.engines.process.role import role_process, shared_sum
-    from covey.engines.transport import outbox, shared_blocks
+    from covey.engines.transport import outbox
+    from covey.engines.transport.shared import blocks as shared_blocks
 
     role_process.lane_of = lambda vector: None
     shared_blocks.pin = lambda address, size: None

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from covey.engines.process.role.allocator import keep_memory
-from covey.engines.transport import shared_segment
-from covey.engines.transport.memory import HostMemory
+from covey.engines.transport.shared import segment as shared_segment
+from covey.engines.transport.shared.memory import HostMemory
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
 from covey.program import Receive

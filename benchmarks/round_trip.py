@@ -20,9 +20,9 @@ import torch
 import zmq
 
 from benchmarks.all_reduce import Team, forked
-from covey.engines.transport import shared_segment
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.semaphore import SIZE, Semaphore
+from covey.engines.transport.shared import segment as shared_segment
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.semaphore import SIZE, Semaphore
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
 

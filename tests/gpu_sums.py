@@ -25,8 +25,8 @@ from covey.engines.gpu.gpu_memory import GpuPlace, GpuPlaces
 from covey.engines.process.role.add_up import add_up
 from covey.engines.process.role.native_sums import SumDone
 from covey.engines.process.role.shared_sum import SharedSum
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_segment import SharedSegment
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.segment import SharedSegment
 from covey.errors import WireError
 from covey.exchange.collectives.sums import ring
 from covey.program import Collective

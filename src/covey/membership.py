@@ -108,7 +108,7 @@ def too_few(who: Address, cause: str, left: int, least: int) -> PeerLost:
     """Why a run ends in which workers come and go."""
     return PeerLost(
         f"{who} {cause}: only {workers(left)} {'is' if left == 1 else 'are'} left, and {option('workers')} asks for at "
-        f"least {least}: use a smaller MIN",
+        f"least {least}: use a smaller MIN in MIN:MAX",
         str(who),
     )
 

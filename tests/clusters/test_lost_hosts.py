@@ -116,7 +116,7 @@ def test_who_waits_for_a_lost_host_ends_with_the_weights_of_a_run_that_lost_nobo
     task = room.task(before_step=AT_STEP)
     result = fit(task, strategy, 3, steps=80, on_failure="continue", watcher=guide)
     check(result, guide, ("worker 2", "h2"))
-    assert guide.heard(r"worker 2 died \(lost with host h2\); restarted after .* s")
+    assert guide.heard(r"worker 2 died \(lost with host h2\); replaced after .* s")
     assert not differing(result.weights, covey.fit(task, strategy, 3, engine="simulated", steps=80).weights)
 
 

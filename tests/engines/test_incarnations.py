@@ -8,8 +8,8 @@ import torch
 from covey.engines.transport.credits import Credits
 from covey.engines.transport.frames import OPEN, Frame, read
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.shared_blocks import SharedBlocks
-from covey.engines.transport.shared_segment import new_file
+from covey.engines.transport.shared.blocks import SharedBlocks
+from covey.engines.transport.shared.segment import new_file
 from covey.engines.window import weight
 from covey.errors import WireError
 from covey.message import stamped

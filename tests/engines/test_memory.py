@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from covey.engines.transport import shared_blocks
 from covey.engines.transport.frames import SHARED, Frame
 from covey.engines.transport.landing import landed
-from covey.engines.transport.memory import HostMemory, read_places
-from covey.engines.transport.shared_blocks import FileSpan, TensorPlace, TensorPlaces
-from covey.engines.transport.shared_segment import SharedSegment
-from covey.engines.transport.spare import spare_memory
+from covey.engines.transport.shared import blocks as shared_blocks
+from covey.engines.transport.shared.blocks import FileSpan, TensorPlace, TensorPlaces
+from covey.engines.transport.shared.memory import HostMemory, read_places
+from covey.engines.transport.shared.segment import SharedSegment
+from covey.engines.transport.shared.spare import spare_memory
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import DTYPES, Address, Message, pack, read_header
 from covey.program import Receive
@@ -276,7 +276,7 @@ def test_a_stranger_shares_no_memory() -> None:
 
 OWNER = """
 import sys, time, msgspec, torch
-from covey.engines.transport.shared_blocks import SharedBlocks
+from covey.engines.transport.shared.blocks import SharedBlocks
 from covey.message import Address
 from covey.vector import Vector
 blocks = SharedBlocks(int(sys.argv[1]))

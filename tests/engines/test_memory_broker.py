@@ -25,8 +25,8 @@ from covey.engines.cluster.this_host import HostIdentity, machine
 from covey.engines.process.snapshot_parts import SCORER
 from covey.engines.transport import handles
 from covey.engines.transport.keys import KeyRing, new_pair
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_segment import MOST, SharedSegment
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.segment import MOST, SharedSegment
 from covey.engines.transport.zmq import ZmqTransport
 from covey.message import Address, Message
 from covey.vector import Vector

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from covey.engines.process.role.native_sums import SumDone
 from covey.engines.process.role.shared_sum import SharedSum
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_segment import SLOT, SharedSegment
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.segment import SLOT, SharedSegment
 from covey.exchange.collectives.sums import ring
 from covey.message import Address
 from covey.program import Collective

@@ -44,7 +44,7 @@ def check(result: covey.Result, killer: Killer, victims: list[str]) -> None:
     assert [event.who for event in result.membership] == victims
     assert all(event.cause == "killed by signal 9" and 0 < event.stalled < 60 for event in result.membership)
     assert [event.view for event in result.membership] == list(range(1, len(victims) + 1))
-    told = re.compile(r"worker \d died \(killed by signal 9\); restarted after .* s")
+    told = re.compile(r"worker \d died \(killed by signal 9\); replaced after .* s")
     said = [line for line in killer.said if told.fullmatch(line)]
     assert len(said) == len(victims)
     assert not isinstance(result.goodput, msgspec.UnsetType) and result.goodput.accepted == result.samples

@@ -18,8 +18,8 @@ from covey.decoding import WIRE_FORMATS, WireFormat
 from covey.engines.process.role.sums.offers import SumOffer, SumOffers
 from covey.engines.transport import frames, token
 from covey.engines.transport.inbox import Inbox
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_segment import SLOT, SharedSegment
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.segment import SLOT, SharedSegment
 from covey.errors import WireError
 from covey.message import KINDS, Address, Message, pack, vectors
 from covey.program import Receive

@@ -15,7 +15,7 @@ from covey.calibrate.rehearsal import THOROUGH, RehearsalTerms, rehearsed
 from covey.calibrate.roles import Assignment
 from covey.calibrate.roles import __name__ as probes
 from covey.calibrate.short_task import shortened
-from covey.engines import machine
+from covey.engines import handover, machine
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import MeetingTerms
 from covey.engines.entries.lab import LabEngine
@@ -100,8 +100,9 @@ def _lab(task: Task, asked: Assignment, settings: LabSettings) -> Cluster:
     asked = msgspec.structs.replace(asked, sizes=(SMALL, big), beside=(), workers=2)
     host = rates.index(slowest)
     pair = LabSettings((settings.rates[host],) * 2, (settings.cpus[host],) * 2)
+    handed = b"" if asked.task else handover.pack(task)
     processes = ClusterProcesses(
-        LabPlaces(pair), MeetingTerms(threads=asked.threads), probes, asked.task, b"", asked.plan().roles
+        LabPlaces(pair), MeetingTerms(threads=asked.threads), probes, asked.task, handed, asked.plan().roles
     )
     found = measure(task, processes, asked)
     handling, cpu = found.handling(), found.toll("network")

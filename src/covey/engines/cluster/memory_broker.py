@@ -18,7 +18,8 @@ from threading import Thread
 
 from covey.address import Address
 from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
-from covey.engines.transport import handles, shared_segment
+from covey.engines.transport import handles
+from covey.engines.transport.shared import segment as shared_segment
 from covey.errors import WireError
 
 SECRET = 32  # bytes

@@ -14,7 +14,7 @@ from covey.engines.cluster.placement import Site
 from covey.engines.cluster.site_messages import FetchMemory, LayMemory, MemoryShared
 from covey.engines.cluster.this_host import HostIdentity
 from covey.engines.process.snapshot_parts import SCORER
-from covey.engines.transport.shared_segment import MOST, too_many
+from covey.engines.transport.shared.segment import MOST, too_many
 from covey.message import Address
 
 Ask = Callable[[Mapping[int, LayMemory | FetchMemory]], Mapping[int, MemoryShared]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from covey.engines.transport.shared_blocks import FileSpan, MappedSpan, in_pages, room
-from covey.engines.transport.shared_segment import new_file
+from covey.engines.transport.shared.blocks import FileSpan, MappedSpan, in_pages, room
+from covey.engines.transport.shared.segment import new_file
 from covey.errors import PlanError
 from covey.vector import Vector
 

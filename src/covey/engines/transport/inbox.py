@@ -9,7 +9,7 @@ from torch import Tensor
 
 from covey.engines.transport import token
 from covey.engines.transport.frames import INCARNATIONS, MAX_OPEN, Frame
-from covey.engines.transport.memory import Neighbours, read_places
+from covey.engines.transport.shared.memory import Neighbours, read_places
 from covey.errors import WireError
 from covey.message import DTYPES, Address, Header, Message, allocate, assemble, raw, read_header, vectors
 from covey.program import Receive
@@ -149,6 +149,8 @@ class Inbox:
         inline, due = len(data) - frame.size, header.nbytes
         if inline not in (0, due):
             raise WireError(f"{header.sender} sent a {header.kind} with {inline} of its {due} bytes")
+        if not due and not header.tensors:
+            return assemble(header, ())
         if inline or not due:
             arrival = self._begin(header)
             _spread(data[frame.size :], arrival.places)

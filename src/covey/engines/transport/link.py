@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from covey.engines.transport.frames import DATA, OFFER, TAKEN, Frame
+from covey.engines.transport.frames import DATA, OFFER, OPEN, SMALL, TAKEN, Frame
 from covey.engines.transport.keys import ConnectionGuard, KeyChecker, KeyRing, private
 from covey.engines.transport.leaky_bucket import LeakyBucket
 from covey.engines.transport.outbox import Outbox, OutgoingMessage
 from covey.engines.transport.staging import LOOK
 from covey.errors import PlanError
-from covey.message import Address
+from covey.message import Address, Message, pack, raw
 
 if TYPE_CHECKING:
     from covey.engines.transport.cipher.stream import CipherStream
@@ -93,13 +93,18 @@ class ReceivingSocket:
 
 
 class PeerLink:
-    """The way to one peer: a socket, and with `secure` a stream from the first tensors on that are no small ones."""
+    """The way to one peer: a socket, and with `secure` a stream from the first tensors on that are no small ones.
+
+    On one host short frames go by a `lane` while it has room.
+    """
 
     def __init__(
         self, socket: zmq.Socket[bytes], endpoint: str, token: bytes, incarnation: int = 0, place: int = 0,
         secure: Callable[[Callable[[bytes], None]], CipherStream] | None = None,
+        lane: Callable[[bytes, int], bool] | None = None,
     ) -> None:  # fmt: skip
         self.place, self.secure = place, secure
+        self.lane, self.socketed = lane, 0  # how many frames have left by the socket
         self.stream: CipherStream | None = None
         self.offers: deque[bytes] = deque()  # of connections for the stream: these go by the socket
         self.outbox = Outbox()
@@ -115,6 +120,19 @@ class PeerLink:
         self.socket.set(zmq.SNDHWM, FRAMES_AHEAD)
         self.socket.set(zmq.IPV6, 1)
         self.socket.connect(endpoint)
+
+    def send_short(self, message: Message) -> bool:
+        """Whether a short message has left at once, by the lane: nothing is before it."""
+        if self.lane is None or self.blocked or self.outbox.pending or self.receipt or self.bucket:
+            return False
+        header, tensors = pack(message)
+        if tensors and sum([tensor.nbytes for tensor in tensors]) > SMALL:
+            return False
+        frame = Frame(OPEN, self.place, len(header), self.left, 0, self.token, self.incarnation)
+        if not self.lane(b"".join([frame.pack(), header, *map(raw, tensors)]), self.socketed):
+            return False
+        self.left += 1
+        return True
 
     def flush(self, poller: zmq.Poller) -> None:
         """Hand over frames until ZeroMQ takes no more, or no more may leave now; wait for it with this poller."""
@@ -218,8 +236,12 @@ class PeerLink:
         elif frame.kind == DATA:
             self.socket.send(frame.pack(), zmq.NOBLOCK | zmq.SNDMORE)
             self.socket.send(body, zmq.NOBLOCK, copy=False)
+            self.socketed += 1
         else:
-            self.socket.send(frame.pack() + bytes(body), zmq.NOBLOCK)
+            whole = frame.pack() + bytes(body)
+            if self.lane is None or not self.lane(whole, self.socketed):
+                self.socket.send(whole, zmq.NOBLOCK)
+                self.socketed += 1
 
     def _offer(self, offer: bytes) -> None:
         self.offers.append(Frame(OFFER, self.place, 0, 0, 0, self.token, self.incarnation).pack() + offer)

@@ -11,7 +11,7 @@ import msgspec
 from torch import Tensor
 
 from covey.engines.transport.frames import DATA, MAX_OPEN, OPEN, SHARED, SMALL, Frame, cut
-from covey.engines.transport.shared_blocks import TensorPlaces
+from covey.engines.transport.shared.blocks import TensorPlaces
 from covey.engines.transport.staging import arrival, staged
 from covey.engines.window import weight
 from covey.message import Message, pack, raw

@@ -14,17 +14,18 @@ import zmq
 from covey.engines.transport import frames
 from covey.engines.transport.cipher import UNREACHING, cipher_links
 from covey.engines.transport.credits import Credits
-from covey.engines.transport.frames import Frame
-from covey.engines.transport.inbox import Inbox, fill
+from covey.engines.transport.frame_reader import FrameReader
+from covey.engines.transport.inbox import Inbox
 from covey.engines.transport.keys import KeyRing, guard_of
 from covey.engines.transport.leaky_bucket import LeakyBucket, frame_at
 from covey.engines.transport.link import LEAVING, Other, PeerLink, ReceivingSocket, check_book
-from covey.engines.transport.memory import HostMemory
 from covey.engines.transport.outbox import OutgoingMessage, SendOrder
 from covey.engines.transport.refusals import Refusals
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.role_lanes import RoleLanes
 from covey.engines.transport.token import NONE
 from covey.engines.window import fits, idle, weight
-from covey.errors import PlanError, WireError
+from covey.errors import PlanError
 from covey.message import MAX_HEADER, Address, Message, stamped
 from covey.program import Receive
 
@@ -70,6 +71,12 @@ class ZmqTransport:
         beside = (me, self.inbox, self.endpoint, largest, self.door.poller, self.refusals)
         self.cipher = cipher_links(cipher, *beside) if cipher else None
         self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
+        lanes = memory and memory.segment.has_lanes and not key_ring and not any(self.inbox.incarnations)
+        self.lanes = RoleLanes(me, memory.segment, self.refusals) if memory and lanes else None
+        self.reader = FrameReader(
+            self.door, self.inbox, self.refusals, keyed=key_ring is not None, lanes=self.lanes, credit=self._credit,
+            invited=self._invited if self.cipher else None,
+        )  # fmt: skip
 
     @property
     def endpoint(self) -> str:
@@ -92,7 +99,7 @@ class ZmqTransport:
             return "sent"
         if to in self.empty:
             return "sent"  # to one that is gone: nothing of it will arrive
-        link = self._link(to)
+        link, size = self._link(to), weight(message)
         fate: Fate = "sent"
         if keep == "latest" and (old := link.outbox.withdraw(type(message))):
             if self.memory and old.places:
@@ -100,19 +107,21 @@ class ZmqTransport:
             self.sent[to] -= 1
             link.offered -= old.weight
             fate = "replaced"
-        elif lossy and not fits(link.unread, weight(message), self.window):
+        elif lossy and not fits(link.unread, size, self.window):
             return "lost"
-        rank = SendOrder(-priority, link.messages)
-        place_tensors = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
-        link.outbox.put(
-            OutgoingMessage(
-                rank, self.place, message, self.frame, loan=loan, latest=keep == "latest", place_tensors=place_tensors
-            )
-        )
+        if not link.send_short(message):
+            rank = SendOrder(-priority, link.messages)
+            place_tensors = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
+            link.outbox.put(
+                OutgoingMessage(
+                    rank, self.place, message, self.frame, loan=loan, latest=keep == "latest",
+                    place_tensors=place_tensors
+                )
+            )  # fmt: skip
+            link.flush(self.door.poller)
         link.messages += 1
-        link.offered += weight(message)
+        link.offered += size
         self.sent[to] += 1
-        link.flush(self.door.poller)
         return fate
 
     def room(self, to: Address) -> bool:
@@ -153,30 +162,51 @@ class ZmqTransport:
         """Leave `want.into` alone from now on."""
         self.inbox.forget(want)
 
-    def poll(self, timeout: float | None, others: Sequence[Other] = ()) -> tuple[list[Message], list[Other]]:
-        """Wait until anything moves, or `timeout` seconds; the messages that are whole, and which others are ready."""
+    def poll(
+        self, timeout: float | None, others: Sequence[Other] = (), alone: bool = True
+    ) -> tuple[list[Message], list[Other]]:
+        """Wait until anything moves, or `timeout` seconds; the messages that are whole, and which others are ready.
+
+        `alone`: nobody else of this process is at work, who would have to wait while one looks for messages.
+        """
         self.door.watch(tuple(others))
         if self.home:
             timeout = 0.0
         pauses = [link.pause() for link in self.links.values() if link.outbox.pending and (link.bucket or link.staging)]
         pauses += self.cipher.pauses() if self.cipher else ()
         timeout = min([*pauses, *([] if timeout is None else [timeout])], default=None)
-        ready = dict(self.door.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        messages, self.home = self.home, []
+        ready = self._ready(timeout, alone, messages)
         self._move(ready)
         self.door.answer(ready)
         if self.memory and self.memory.wakeup in ready:
             self.memory.segment.silence(self.me)
-        found, self.home = list[Message | None](self.home), []
         if self.door.socket in ready:
-            found += [self._take(*frame) for frame in self.door.frames()]
-        if self.cipher:
-            found += [self._take_proved(*frame) for frame in self.cipher.frames(ready)]
-        messages = [message for message in found if message is not None]
+            self.reader.by_socket(messages)
+        for frame in self.cipher.frames(ready) if self.cipher else ():
+            self.reader.proved(*frame, messages)
         for message in messages:
             self.received[message.sender] += 1
             if message.sender != self.me:
                 self.credits.arrived(message)
         return messages, [other for other in others if other in ready]
+
+    def _ready(self, timeout: float | None, alone: bool, found: list[Message]) -> dict[object, int]:
+        """Which sockets and others are ready, after waiting for them; adds what has come by lanes meanwhile."""
+        if not self.lanes:
+            return self._look(timeout)
+        come, look = self.lanes.wait(timeout, alone)
+        ready: dict[object, int] = {}
+        if look:
+            come = come or self.lanes.sleep()
+            ready = self._look(0.0 if come else timeout)
+            come += self.lanes.wake()
+        for peer, data in come:
+            self.reader.by_lane(peer, data, found)
+        return ready
+
+    def _look(self, timeout: float | None) -> dict[object, int]:
+        return dict(self.door.poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
 
     def _move(self, ready: Mapping[object, int]) -> None:
         """Let leave what the peers can take."""
@@ -208,6 +238,8 @@ class ZmqTransport:
             self.memory.renew(who)
         if self.cipher:
             self.cipher.renew(who)
+        if self.lanes:
+            self.lanes.forget(who)
         self.book = {**self.book, who: endpoint}
         self.credits.renew(who, unread)
         self.sent[who] = self.received[who] = 0  # of the new incarnation
@@ -236,52 +268,15 @@ class ZmqTransport:
                 socket.set(zmq.AFFINITY, LEAVING)
                 self.key_ring.open(socket, to)
             secure = partial(self.cipher.stream, to) if self.cipher and to.role not in UNREACHING else None
-            self.links[to] = PeerLink(socket, self.book[to], self.token, self.incarnation, self.place, secure)
+            lane = partial(self.lanes.put, to) if self.lanes and to not in self.allowance else None
+            self.links[to] = PeerLink(socket, self.book[to], self.token, self.incarnation, self.place, secure, lane)
             if to in self.allowance:
                 self.links[to].bucket = LeakyBucket(self.allowance[to])
         return self.links[to]
 
-    def _take(self, head: bytes, proved: Address | None) -> Message | None:
-        """Receive the rest of the frame; the message that it completes. What is malformed is refused, and counted."""
-        try:
-            frame, rest = frames.read(head)
-            claimed = self.inbox.admit(frame)
-            if self.key_ring and claimed != proved:
-                raise WireError(f"{proved} sent a frame in the name of {claimed}")
-            if self.inbox.outdated(frame):
-                return None
-            if frame.kind == frames.OFFER and self.cipher:
-                self.cipher.invited(claimed, rest, self.book[claimed])
-                return None
-            if frame.kind == frames.DATA:
-                return fill(self.door.socket, self.inbox, frame)
-            return self._hear(claimed, frame, rest)
-        except WireError as error:
-            self.refusals.note(str(error))
-            return None
-        finally:
-            self.door.drop_rest()
+    def _credit(self, peer: Address, taken: int) -> bool:
+        return peer in self.links and self.links[peer].credit(taken)
 
-    def _take_proved(self, frame: Frame, body: bytes) -> Message | None:
-        """The same for a frame that came beside ZeroMQ, where only its sender could have sealed it."""
-        try:
-            if frame.kind == frames.DATA:
-                return self.inbox.put(frame, body)
-            return self._hear(self.inbox.book[frame.sender], frame, memoryview(body))
-        except WireError as error:
-            self.refusals.note(str(error))
-            return None
-
-    def _hear(self, sender: Address, frame: Frame, rest: memoryview) -> Message | None:
-        if frame.kind == frames.TAKEN:
-            self._credit(sender, frame.number)
-            return None
-        if frame.kind == frames.OFFER:
-            raise WireError(f"{sender} offered a connection where none can be")
-        return (self.inbox.share if frame.kind == frames.SHARED else self.inbox.open)(frame, rest)
-
-    def _credit(self, peer: Address, taken: int) -> None:
-        if peer not in self.links or not self.links[peer].credit(taken):
-            raise WireError(
-                f"{peer} claims to have taken {taken} bytes, which were never sent to it, or less than before"
-            )
+    def _invited(self, peer: Address, offer: memoryview) -> None:
+        if self.cipher:
+            self.cipher.invited(peer, offer, self.book[peer])

@@ -216,7 +216,7 @@ class VirtualMembership:
 
     def _started(self, actor: VirtualActor, since: float) -> None:
         if actor.address in self.building and self.actors[actor.address] is actor:
-            told = f"restarted after {clock(self.agenda.now - since)}"
+            told = f"replaced after {clock(self.agenda.now - since)}"
             self._begin(actor, f"{actor.address} was killed at {clock(since)}; {told}")
 
     def _replacement(self, lost: VirtualActor) -> VirtualActor:

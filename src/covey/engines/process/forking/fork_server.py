@@ -28,9 +28,9 @@ from covey.decoding import WireFormat
 from covey.engines.process.child_process import Launcher, entitle, forked_child, left_alone, read, write
 from covey.engines.process.forking.lazy_dynamo import stand_in
 from covey.engines.process.forking.uncollected import uncollected
-from covey.engines.transport import shared_segment
 from covey.engines.transport.handles import take
 from covey.engines.transport.secretive import Secretive
+from covey.engines.transport.shared import segment as shared_segment
 
 
 class RoleJob(Secretive, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ class EmptySeat:
         if self.event.event == "join":
             return f"{self.who} joined; now {workers(count)}"
         if self.missed:
-            return f"{self.who} died ({self.event.cause}); restarted after {seconds:.1f} s"
+            return f"{self.who} died ({self.event.cause}); replaced after {seconds:.1f} s"
         return f"{self.who} is back after {seconds:.1f} s; now {workers(count)}"
 
 

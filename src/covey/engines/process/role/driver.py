@@ -58,7 +58,8 @@ class Driver:
                 self.resume(*self.programs.ready.popleft())
             sums = self.effects.sums
             patience = self.programs.patience(LISTEN, self.requests.pause.deadline)
-            messages, others = self.links.poll(patience, (wakeup, self.line.socket, *(sums.wakeups if sums else ())))
+            beside = wakeup, self.line.socket, *(sums.wakeups if sums else ())
+            messages, others = self.links.poll(patience, beside, alone=not self.requests.busy)
             while messages:  # none of them is held back here
                 self.deliver(messages.pop(0))
             if wakeup in others:

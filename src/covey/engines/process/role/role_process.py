@@ -26,8 +26,8 @@ from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.native_sums import NativeSums
 from covey.engines.process.role.op_profiler import OpProfiler
 from covey.engines.process.role.shared_sum import SharedSum
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_segment import SEGMENT, WITHOUT
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.segment import SEGMENT, WITHOUT
 from covey.engines.transport.zmq import ZmqTransport
 from covey.errors import CoveyError
 from covey.message import Address

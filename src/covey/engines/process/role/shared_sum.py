@@ -23,8 +23,8 @@ from covey.engines.process.role.add_up import add_up
 from covey.engines.process.role.native_sums import Group, PendingSum, SumDone
 from covey.engines.process.role.sums.offers import OwnOffer, SlicePlan, SumOffer, SumOffers, encoded, slice_plan
 from covey.engines.process.role.sums.slots import SlotLayout, Slots
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.semaphore import GIVING_FENCES
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.semaphore import GIVING_FENCES
 from covey.engines.transport.staging import arrival
 from covey.errors import WireError
 from covey.message import Address

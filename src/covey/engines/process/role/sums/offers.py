@@ -15,9 +15,9 @@ from torch import Tensor
 from covey.decoding import WireFormat
 from covey.engines.gpu.gpu_memory import GpuPlaces
 from covey.engines.process.role.native_sums import Group
-from covey.engines.transport.memory import HostMemory
-from covey.engines.transport.shared_blocks import TensorPlace, TensorPlaces
-from covey.engines.transport.shared_segment import SLOT
+from covey.engines.transport.shared.blocks import TensorPlace, TensorPlaces
+from covey.engines.transport.shared.memory import HostMemory
+from covey.engines.transport.shared.segment import SLOT
 from covey.errors import WireError
 from covey.message import Address
 from covey.vector import chunk

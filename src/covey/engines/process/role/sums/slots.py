@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from covey.engines.process.role.native_sums import Group
-from covey.engines.transport.shared_blocks import rounded
-from covey.engines.transport.shared_segment import SLOT, SharedSegment
+from covey.engines.transport.shared.blocks import rounded
+from covey.engines.transport.shared.segment import SLOT, SharedSegment
 from covey.message import Address
 
 HEAD = 64  # bytes in front of what is laid out

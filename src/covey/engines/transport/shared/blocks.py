@@ -14,8 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from covey.engines.transport.semaphore import SIZE, Semaphore
-from covey.engines.transport.spare import spare_memory
+from covey.engines.transport.shared.semaphore import SIZE, Semaphore
+from covey.engines.transport.shared.spare import spare_memory
 from covey.engines.transport.staging import brought, pin
 from covey.message import Address
 from covey.vector import Vector

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from covey.decoding import WireFormat
 from covey.engines.gpu.gpu_memory import GpuMemory
-from covey.engines.transport.semaphore import Semaphore
-from covey.engines.transport.shared_blocks import FileSpan, MappedSpan, SharedBlocks, TensorPlaces
-from covey.engines.transport.shared_segment import SharedSegment
+from covey.engines.transport.shared.blocks import FileSpan, MappedSpan, SharedBlocks, TensorPlaces
+from covey.engines.transport.shared.segment import SharedSegment
+from covey.engines.transport.shared.semaphore import Semaphore
 from covey.errors import WireError
 from covey.message import DTYPES, MAX_HEADER, Address, Header
 from covey.vector import Vector

@@ -14,10 +14,12 @@ from contextlib import suppress
 
 from covey.address import Address
 from covey.engines.transport import handles as open_files
-from covey.engines.transport.semaphore import SIZE, Semaphore
+from covey.engines.transport.shared.lane import LANE, Lane
+from covey.engines.transport.shared.semaphore import SIZE, Semaphore
 
 MOST = 128  # roles that share memory; every one of them holds two files of each
 SLOT = 256 << 10  # bytes that a role can lay out for the others
+FEW = 16  # roles, at most, between all of which there are lanes
 
 SEGMENT: list[SharedSegment] = []  # the host's, in the fork server and in all that it forks
 WITHOUT: list[str] = []  # why there is none
@@ -41,6 +43,8 @@ class SharedSegment:
         for here in self.places:
             for there in self.places:
                 self.sign(here, there).clear()
+                if self.has_lanes:
+                    Lane(*self.lane(here, there)).clear()
 
     def sign(self, giver: Address, taker: Address) -> Semaphore:
         """By which one role shows another that it has come one step further."""
@@ -51,6 +55,20 @@ class SharedSegment:
         """A byte beside the sign that a role gives to itself: whether it waits for its bell."""
         begin = SIZE * self.places[who] * (len(self.places) + 1) + SIZE // 2
         return memoryview(self._table)[begin : begin + 1]
+
+    def listening(self, who: Address) -> memoryview:
+        """The byte after that: whether it wants its bell rung for frames in lanes."""
+        begin = SIZE * self.places[who] * (len(self.places) + 1) + SIZE // 2 + 1
+        return memoryview(self._table)[begin : begin + 1]
+
+    @property
+    def has_lanes(self) -> bool:
+        return len(self.places) <= FEW
+
+    def lane(self, giver: Address, taker: Address) -> tuple[mmap.mmap, int]:
+        """The memory in which a lane lies, and where it begins."""
+        place = self.places[giver] * len(self.places) + self.places[taker]
+        return self._table, _lanes_begin(len(self.places)) + LANE * place
 
     def slot(self, who: Address) -> memoryview:
         """Where a role lays out something small for the others."""
@@ -121,4 +139,9 @@ def _for_each(count: int) -> list[int]:
 
 
 def _table_size(roles: int) -> int:
+    return _lanes_begin(roles) + (LANE * roles**2 if roles <= FEW else 0)
+
+
+def _lanes_begin(roles: int) -> int:
+    """After the signs and the slots."""
     return SIZE * roles**2 + SLOT * roles
