@@ -264,6 +264,7 @@ def test_a_stranger_shares_no_memory() -> None:
     two = Neighbours()
     plain = ZmqTransport(B, {A: two.a.book[A], B: f"ipc://{two.place}/plain"}, limit=1 << 30)
     two.a.book = {A: two.a.book[A], B: plain.endpoint}
+    two.a.lanes = None
     mine = two.blocks.house(numbers())
     two.send(mine, loan=True)
     end = time.monotonic() + 5

@@ -71,12 +71,19 @@ class ZmqTransport:
         beside = (me, self.inbox, self.endpoint, largest, self.door.poller, self.refusals)
         self.cipher = cipher_links(cipher, *beside) if cipher else None
         self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
-        lanes = memory and memory.segment.has_lanes and not key_ring and not any(self.inbox.incarnations)
-        self.lanes = RoleLanes(me, memory.segment, self.refusals) if memory and lanes else None
+        self.lanes = self._first_lanes() if memory and not key_ring else None
         self.reader = FrameReader(
             self.door, self.inbox, self.refusals, keyed=key_ring is not None, lanes=self.lanes, credit=self._credit,
             invited=self._invited if self.cipher else None,
         )  # fmt: skip
+
+    def _first_lanes(self) -> RoleLanes | None:
+        """To the peers of this host, where both ends are the first processes of their roles: others begin elsewhere."""
+        assert self.memory is not None
+        segment, known = self.memory.segment, dict(zip(self.inbox.book, self.inbox.incarnations, strict=True))
+        if self.incarnation or not segment.has_lanes:
+            return None
+        return RoleLanes(self.me, segment, [who for who in segment.places if not known.get(who)], self.refusals)
 
     @property
     def endpoint(self) -> str:
@@ -172,24 +179,28 @@ class ZmqTransport:
         self.door.watch(tuple(others))
         if self.home:
             timeout = 0.0
-        pauses = [link.pause() for link in self.links.values() if link.outbox.pending and (link.bucket or link.staging)]
+        busy = [link for link in self.links.values() if link.blocked or link.waiting]
+        pauses = [link.pause() for link in busy if link.outbox.pending and (link.bucket or link.staging)]
         pauses += self.cipher.pauses() if self.cipher else ()
-        timeout = min([*pauses, *([] if timeout is None else [timeout])], default=None)
+        if pauses:
+            timeout = min(pauses) if timeout is None else min(*pauses, timeout)
         messages, self.home = self.home, []
         ready = self._ready(timeout, alone, messages)
-        self._move(ready)
-        self.door.answer(ready)
-        if self.memory and self.memory.wakeup in ready:
-            self.memory.segment.silence(self.me)
-        if self.door.socket in ready:
-            self.reader.by_socket(messages)
+        if busy or self.cipher:
+            self._move(ready)
+        if ready:
+            self.door.answer(ready)
+            if self.memory and self.memory.wakeup in ready:
+                self.memory.segment.silence(self.me)
+            if self.door.socket in ready:
+                self.reader.by_socket(messages)
         for frame in self.cipher.frames(ready) if self.cipher else ():
             self.reader.proved(*frame, messages)
         for message in messages:
             self.received[message.sender] += 1
             if message.sender != self.me:
                 self.credits.arrived(message)
-        return messages, [other for other in others if other in ready]
+        return messages, [other for other in others if other in ready] if ready else []
 
     def _ready(self, timeout: float | None, alone: bool, found: list[Message]) -> dict[object, int]:
         """Which sockets and others are ready, after waiting for them; adds what has come by lanes meanwhile."""

@@ -14,7 +14,7 @@ from covey.engines.transport.frames import SMALL
 from covey.engines.transport.shared.semaphore import SIZE, Semaphore
 from covey.errors import WireError
 
-PLACES = 8
+PLACES = 4  # what lies here can no longer be overtaken, so there are few
 PLACE = SMALL + (4 << 10)  # bytes: numbers that travel in one piece with their header, and the header
 LANE = 2 * SIZE + PLACES * PLACE
 
@@ -31,13 +31,13 @@ class LaneFrame(NamedTuple):
 class Lane:
     """One end of a lane that lies at `offset` of memory."""
 
-    __slots__ = ("_filled", "_free", "_next", "_places")
+    __slots__ = ("_come", "_filled", "_free", "_next", "_places")
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._free, self._filled = Semaphore(memory, offset), Semaphore(memory, offset + SIZE)
         places = memoryview(memory)[offset + 2 * SIZE : offset + LANE]
         self._places = [places[number * PLACE : (number + 1) * PLACE] for number in range(PLACES)]
-        self._next = 0
+        self._next, self._come = 0, self._filled.take
 
     def clear(self) -> None:
         """Begin with all places free; before anybody else knows it."""
@@ -60,7 +60,7 @@ class Lane:
 
     def take(self) -> LaneFrame | None:
         """The next frame, if it has come."""
-        if not self._filled.take():
+        if not self._come():
             return None
         place = self._places[self._next]
         size, before = _head.unpack_from(place)

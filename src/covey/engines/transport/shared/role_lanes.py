@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.shared.lane import Lane, LaneFrame
@@ -28,9 +28,9 @@ Come = list[tuple[Address, bytes]]
 class RoleLanes:
     """By peer. Whoever is lost has none from then on: nobody knows how far it had come."""
 
-    def __init__(self, me: Address, segment: SharedSegment, refusals: Refusals) -> None:
+    def __init__(self, me: Address, segment: SharedSegment, roles: Iterable[Address], refusals: Refusals) -> None:
         self.me, self.segment, self.refusals = me, segment, refusals
-        others = [who for who in segment.places if who != me]
+        others = [who for who in roles if who != me]
         self.outgoing = {who: Lane(*segment.lane(me, who)) for who in others}
         self.incoming = {who: Lane(*segment.lane(who, me)) for who in others}
         self.socketed: Counter[Address] = Counter()  # frames of each that have come by its socket
@@ -53,13 +53,15 @@ class RoleLanes:
             os.eventfd_write(self.segment.wakeup(to), 1)
         return True
 
-    def come(self, who: Address) -> Iterator[bytes]:
+    def come(self, who: Address) -> list[bytes]:
         """The frames of this peer whose turn it is."""
-        while (lane := self.incoming.get(who)) and (found := self._held.pop(who, None) or self._taken(who, lane)):
-            if found.before > self.socketed[who]:
-                self._held[who] = found
-                return
-            yield found.data
+        found, lane = list[bytes](), self.incoming.get(who)
+        while lane is not None and (frame := self._held.pop(who, None) or self._taken(who, lane)):
+            if frame.before > self.socketed[who]:
+                self._held[who] = frame
+                break
+            found.append(frame.data)
+        return found
 
     def _taken(self, who: Address, lane: Lane) -> LaneFrame | None:
         try:
@@ -71,7 +73,7 @@ class RoleLanes:
 
     def all_come(self) -> Come:
         """Those of all peers."""
-        return [(who, data) for who in (*self.incoming,) for data in self.come(who)]
+        return [(who, data) for who in tuple(self.incoming) for data in self.come(who)]
 
     def wait(self, timeout: float | None, alone: bool) -> tuple[Come, bool]:
         """What has come, perhaps within a moment, and whether it is time to look at the sockets.
