@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import covey
+from covey.calibrate import calibrate
 from covey.cli import app
 from covey.engines.lab import iproute, quota, running
 from covey.errors import RoleFailed
@@ -56,6 +57,15 @@ def test_memory_inside_a_host_and_one_exchange_between_them(room: Room) -> None:
     away = {link: result.traffic.by_link[link] for link, (a, b) in ends.items() if home[a] != home[b]}
     assert away == {"worker 0->worker 2": 10 * 4 * NUMBERS, "worker 2->worker 0": 10 * 4 * NUMBERS}
     assert result.notes["native bytes"] == result.traffic.bytes - sum(away.values())
+
+
+def test_a_task_of_this_process_is_measured_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites get the few samples of which it is made."""
+    monkeypatch.setattr("covey.calibrate.prices", lambda codecs: {})
+    monkeypatch.setattr("covey.calibrate.rehearsed", lambda cluster, *_: cluster)
+    found = calibrate(DIGITS, "lab(hosts=2, rate=100mbit, cpu=0.5)", batches=5, threads=1)
+    assert found.link.bandwidth == pytest.approx(100e6 / 8) and 0 < found.compute < 1
+    assert [machine.cores for machine in found.machines] == [0.5, 0.5]
 
 
 # -- links
