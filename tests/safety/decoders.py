@@ -18,6 +18,7 @@ from covey.decoding import WIRE_FORMATS, WireFormat
 from covey.engines.process.role.sums.offers import SumOffer, SumOffers
 from covey.engines.transport import frames, token
 from covey.engines.transport.inbox import Inbox
+from covey.engines.transport.shared.lane import PLACE, Lane
 from covey.engines.transport.shared.memory import HostMemory
 from covey.engines.transport.shared.segment import SLOT, SharedSegment
 from covey.errors import WireError
@@ -77,6 +78,7 @@ class Links:
         self.theirs.blocks.house(Vector([torch.arange(64.0)]))
         self.spans = [region.span for region in self.theirs.blocks.lasting]
         self.inbox = Inbox([ME, YOU], LIMIT, TOKEN, mine.neighbours)
+        self.lane = segment.lane(YOU, ME)
         self.number, self.kinds = 0, kinds()
         self.seen: Counter[str] = Counter()
 
@@ -95,6 +97,7 @@ class Links:
         size = rng.choice([len(head)] * 20 + [0, len(head) + 1, 1 << 31])
         frame = frames.Frame(kind, rng.choice([1] * 30 + [0, 9]), size, self.number, 0, TOKEN).pack() + head + rest
         try:
+            frame = self._by_lane(frame, rng) if rng.random() < 0.5 else frame
             self.seen[kind_of(self._arrive(frame))] += 1
         except WireError:
             pass
@@ -102,6 +105,19 @@ class Links:
             self.theirs.blocks.take_back(places)
             self.inbox.arrivals = [{}, {}]
             self.inbox.wants.clear()
+
+    def _by_lane(self, frame: bytes, rng: Random) -> bytes:
+        """The frame as it is read there, where its length may be wrong."""
+        lane = Lane(*self.lane)
+        lane.clear()
+        if not lane.put(frame, 0):
+            return frame
+        if rng.random() < 0.05:
+            lane._places[0][:4] = rng.randbytes(rng.choice((2, 4))).ljust(4, b"\0")
+        lane._next = 0
+        found = lane.take()
+        assert found is not None and len(found.data) <= PLACE
+        return found.data
 
     def _arrive(self, data: bytes) -> Message | None:
         frame, rest = frames.read(data)

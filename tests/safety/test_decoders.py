@@ -25,6 +25,7 @@ LIBRARIES = ("msgspec", "msgspec.msgpack", "msgspec.json", "json", "tomllib", "s
 ELSEWHERE = {
     "message.py": "bodies of messages: links",
     "engines/transport/frames.py": "prefixes of frames: links",
+    "engines/transport/shared/lane.py": "frames in shared memory: links",
     "engines/transport/cipher/records.py": "heads and answers: tests/engines/test_cipher.py",
     "engines/cluster/memory_broker.py": "the kernel's word of a peer, then a number of files: test_memory_broker",
     "engines/cluster/fork_broker.py": "the number of a process: test_fork_broker",

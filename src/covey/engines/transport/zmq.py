@@ -22,7 +22,7 @@ from covey.engines.transport.link import LEAVING, Other, PeerLink, ReceivingSock
 from covey.engines.transport.outbox import OutgoingMessage, SendOrder
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.shared.memory import HostMemory
-from covey.engines.transport.shared.role_lanes import RoleLanes
+from covey.engines.transport.shared.role_lanes import first_lanes
 from covey.engines.transport.token import NONE
 from covey.engines.window import fits, idle, weight
 from covey.errors import PlanError
@@ -71,19 +71,12 @@ class ZmqTransport:
         beside = (me, self.inbox, self.endpoint, largest, self.door.poller, self.refusals)
         self.cipher = cipher_links(cipher, *beside) if cipher else None
         self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
-        self.lanes = self._first_lanes() if memory and not key_ring else None
+        known = dict(zip(self.inbox.book, self.inbox.incarnations, strict=True))
+        self.lanes = first_lanes(me, memory.segment, known, self.refusals) if memory and not key_ring else None
         self.reader = FrameReader(
             self.door, self.inbox, self.refusals, keyed=key_ring is not None, lanes=self.lanes, credit=self._credit,
             invited=self._invited if self.cipher else None,
         )  # fmt: skip
-
-    def _first_lanes(self) -> RoleLanes | None:
-        """To the peers of this host, where both ends are the first processes of their roles: others begin elsewhere."""
-        assert self.memory is not None
-        segment, known = self.memory.segment, dict(zip(self.inbox.book, self.inbox.incarnations, strict=True))
-        if self.incarnation or not segment.has_lanes:
-            return None
-        return RoleLanes(self.me, segment, [who for who in segment.places if not known.get(who)], self.refusals)
 
     @property
     def endpoint(self) -> str:

@@ -1,1 +1,1 @@
-"""What do roles of one host share: memory for tensors, signs and bells, and lanes for small frames."""
+"""What do roles of one host share? Memory for tensors, signs and bells, and lanes for small frames."""

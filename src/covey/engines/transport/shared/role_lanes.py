@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from covey.engines.transport.refusals import Refusals
 from covey.engines.transport.shared.lane import Lane, LaneFrame
@@ -23,6 +23,15 @@ LOOK = 1e-3  # seconds after which sockets are looked at, too, however much come
 
 Come = list[tuple[Address, bytes]]
 """Frames, and by whose lanes they came."""
+
+
+def first_lanes(
+    me: Address, segment: SharedSegment, incarnations: Mapping[Address, int], refusals: Refusals
+) -> RoleLanes | None:
+    """Lanes to peers of this host, where both ends are the first processes of their roles."""
+    if incarnations.get(me) or not segment.has_lanes:
+        return None
+    return RoleLanes(me, segment, [who for who in segment.places if not incarnations.get(who)], refusals)
 
 
 class RoleLanes:
