@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 
 import covey
-from covey.advise.candidates import candidates
+from covey.advise.candidates import ALONE, Candidate, candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.conclude import conclude
 from covey.advise.known import Curve, Known
+from covey.advise.predict import whole_periods
 from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, RealSteps, measure_best, to_spend
 from covey.advise.situation import look
 from covey.advise.trials.level import Level
 from covey.advise.trials.trial import SPEND as SPENT_ON_TRIALS
 from covey.advise.trials.trial import SimulatedTrials, TrialOutcome
+from covey.catalog import resolve
 from covey.errors import PlanError
 from covey.observe.contention import Contention
 from covey.observe.step_time import recorded_step
@@ -62,7 +64,9 @@ def test_the_best_eight_then_the_best_four_with_the_same_seeds() -> None:
     measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
     for turn, (many, steps) in enumerate(ROUNDS):
         mine = [one for one in asked if one[3] == turn and one[1] == 2]
-        assert len(mine) == many and {one[2] for one in mine} == {steps}
+        assert len(mine) == many and {one[2] for one in mine} == {
+            whole_periods(resolve(one[0], 2), steps, 5) for one in mine
+        }
         assert ("local_sgd", 1, steps, turn) in asked
     assert found.single().value == 0.02
     failed = [row for row in found.rows if row.failure]
@@ -158,7 +162,26 @@ def test_slow_steps_are_fewer() -> None:
     asked.clear()
     real = type("Slow", (Rigged,), {"slow": 30.0})(task=DIGITS, engine="local", workers=2)
     measure_best(known(compute="900ms"), real, lambda _: None)
-    assert all(FEWEST <= steps < 60 for _, _, steps, _ in asked) and min(steps for _, _, steps, _ in asked) < 20
+    assert all(FEWEST - 1 <= steps < 60 for _, _, steps, _ in asked)  # 9: one period of four after five
+    assert min(steps for _, _, steps, _ in asked) < 20
+
+
+@pytest.mark.parametrize(("spec", "steps"), [("allreduce", 30), ("local_sgd(period=8)", 29), ("bmuf(period=32)", 37)])
+def test_of_periods_only_whole_ones_are_measured(spec: str, steps: int) -> None:
+    """Thirty steps of `bmuf(period=32)` would have no exchange at all; the first five steps do not count."""
+    asked.clear()
+    found = known(compute="5ms")
+    found.rows = [_guessed(Candidate(spec=spec, strategy=resolve(spec, 2)), found.now)]
+    measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert next(many for name, _, many, turn in asked if name == spec and turn == 0) == steps
+
+
+def test_a_period_that_takes_too_long_is_not_measured() -> None:
+    asked.clear()
+    found = known(compute="900ms")
+    found.rows = [_guessed(Candidate(spec="bmuf(period=32)", strategy=resolve("bmuf(period=32)", 2)), found.now)]
+    measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert {name for name, *_ in asked} <= {ALONE} and not found.rows[0].real
 
 
 def test_all_runs_together_compute_no_longer_than_what_is_to_spend() -> None:

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 import covey
-from covey.advise.candidates import candidates
+from covey.advise.candidates import Candidate, candidates
 from covey.advise.choose import advise
+from covey.advise.pace import BatchPace
 from covey.advise.real_steps import RealSteps
 from covey.advise.situation import look
 from covey.advise.trials.level import Level, samples_to
 from covey.advise.trials.trial import SCORES, Limit, SimulatedTrials, TrialOutcome
-from covey.catalog import STRATEGIES
+from covey.catalog import STRATEGIES, resolve
 from covey.observe.referee import TargetReached
 from covey.observe.result import Result
 from covey.simulate import Cluster, Seconds, from_flags
@@ -255,3 +256,17 @@ def test_samples_to_a_target_lie_between_two_scores_in_proportion() -> None:
     assert found == [pytest.approx(250), 300, 100]
     nothing: Any = SimpleNamespace(reached=None, history=scores)
     assert samples_to(nothing) == math.inf
+
+
+@pytest.mark.parametrize("period", [4, 32, 48, 128])
+def test_a_timed_run_has_an_exchange_for_each_period(period: int) -> None:
+    """On a slow link a step takes its own time, and its share of the exchange."""
+    spec = f"local_sgd(period={period})"
+    now = look(load_task(DIGITS), 2, from_flags(compute="2ms", bandwidth="1mbit"))
+    timed = SimulatedTrials(DIGITS, now, 0.001).timed(Candidate(spec=spec, strategy=resolve(spec, 2)))
+    pace = BatchPace()
+    covey.fit(
+        DIGITS, spec, 2, engine="simulated", cluster=now.cluster, timing_only=True, steps=1 + 8 * period,
+        instruments=[pace], runs=False,
+    )  # fmt: skip
+    assert timed is not None and timed.seconds == pytest.approx(pace.step(), rel=0.02) and timed.seconds > 0.0021

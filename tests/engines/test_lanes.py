@@ -93,6 +93,11 @@ def test_small_messages_need_no_socket(host: Host) -> None:
     assert host.receive(1)[0].number == 50 and socketed(host.a, B) == 0
 
 
+def test_what_travels_in_one_piece_fits(host: Host) -> None:
+    host.send(1, numbers=SMALL // 4)
+    assert host.receive(1)[0].what.nbytes == SMALL and socketed(host.a, B) == 0
+
+
 def test_numbers_in_shared_memory_are_named_by_a_lane(host: Host) -> None:
     host.send(1, numbers=SMALL)
     (came,) = host.receive(1)

@@ -61,6 +61,12 @@ def period(strategy: Strategy) -> float:
     return float(settings.get("period") or settings.get("up") or settings.get("push") or 1)
 
 
+def whole_periods(strategy: Strategy, steps: int, begun: int) -> int:
+    """About so many steps, of which all but those at the beginning are whole periods: each with its exchange."""
+    every = max(1, round(period(strategy)))
+    return begun + every * max(1, round((steps - begun) / every))
+
+
 def slowest(now: Situation, steps: float = 1) -> float:
     """The mean time of a step that waits for all workers, every few steps."""
     draw, whole = Random(0), max(1, min(32, round(steps)))

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from covey.advise.candidates import ALONE
 from covey.advise.estimate import Estimate
 from covey.advise.known import CandidateRow, Known
+from covey.advise.predict import whole_periods
 from covey.advise.situation import Situation
 from covey.errors import CoveyError
 from covey.observe.contention import Contention
-from covey.observe.step_time import recorded_step
+from covey.observe.step_time import WARM, recorded_step
 from covey.run import fit
 from covey.task import Task
 
@@ -101,11 +102,14 @@ def _unsettled(known: Known) -> list[CandidateRow]:
 def _measure(
     row: CandidateRow, known: Known, real: RealSteps, steps: int, turn: int, told: Callable[[str], None]
 ) -> bool:  # fmt: skip
-    """Measure a strategy; whether its steps have been."""
+    """Measure a strategy; whether its steps have been. A period has an exchange, so none is left half-way."""
     if real.late:
         known.late = True
         return False
-    fewer = _fewer(steps, known.step(row).value, known.now)
+    wanted = _fewer(steps, known.step(row).value, known.now)
+    fewer = whole_periods(row.candidate.strategy, wanted, 1 + WARM)
+    if fewer > 2 * wanted:  # too slow for a period
+        return False
     told(f"measuring {fewer} real steps of {row.candidate.spec}")
     try:
         row.real.append(real.measure(row.candidate.spec, real.workers, fewer, turn))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate
 from covey.advise.pace import BatchPace
-from covey.advise.predict import StepTime, period
+from covey.advise.predict import StepTime, period, whole_periods
 from covey.advise.situation import Situation
 from covey.advise.trials.length import in_run_of
 from covey.advise.trials.level import HeldLoss, Level, samples_to
@@ -27,7 +27,7 @@ from covey.task import Task, load_task
 T = TypeVar("T")
 
 SPEND = 45.0  # seconds of this machine's CPU time for all trials: with what comes before, a minute
-FEW_STEPS, MOST_STEPS = 8, 64  # of a timed run
+FEW_STEPS, MOST_STEPS = 8, 65  # of a timed run; of a longer period there is one
 EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
 PASSES = 3  # over the data, to find a target where nobody gave one
 ALONE_SHARE = 0.2  # of the time that is to spend, for one worker alone to the target
@@ -87,7 +87,8 @@ class SimulatedTrials:
 
     def timed(self, candidate: Candidate) -> StepTime | None:
         """A few steps without the model; None where that takes too long here, or cannot be."""
-        steps = max(FEW_STEPS, min(MOST_STEPS, round(2 * period(candidate.strategy))))
+        wanted = max(FEW_STEPS, min(MOST_STEPS, 1 + round(2 * period(candidate.strategy))))
+        steps = whole_periods(candidate.strategy, wanted, 1)
         if 10 * steps * self.now.workers > EFFECTS:
             return None
         pace = BatchPace()

@@ -10,12 +10,11 @@ import mmap
 from struct import Struct
 from typing import NamedTuple
 
-from covey.engines.transport.frames import SMALL
 from covey.engines.transport.shared.semaphore import SIZE, Semaphore
 from covey.errors import WireError
 
 PLACES = 4  # what lies here can no longer be overtaken, so there are few
-PLACE = SMALL + (4 << 10)  # bytes: numbers that travel in one piece with their header, and the header
+PLACE = 36 << 10  # bytes: numbers that travel in one piece with their header, and the header
 LANE = 2 * SIZE + PLACES * PLACE
 
 _head = Struct("<IQ")
