@@ -33,6 +33,10 @@ class FrameReader:
         self.door, self.inbox, self.refusals, self.keyed, self.lanes = door, inbox, refusals, keyed, lanes
         self.credit, self.invited = credit, invited
 
+    def close(self) -> None:
+        """Forget whom it tells: what they hold open is closed as soon as nobody else needs it."""
+        self.credit, self.invited = _nobody, None
+
     def by_socket(self, found: Found) -> None:
         """Add the messages that are whole with the frames which have come by the socket."""
         for head, proved in self.door.frames():
@@ -96,6 +100,10 @@ class FrameReader:
             raise WireError(
                 f"{sender} claims to have taken {frame.number} bytes, which were never sent to it, or less than before"
             )
+
+
+def _nobody(peer: Address, taken: int) -> bool:
+    return False
 
 
 def _add(message: Message | None, found: Found) -> None:

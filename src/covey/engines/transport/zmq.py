@@ -262,7 +262,7 @@ class ZmqTransport:
         left = max(0.0, until - time.monotonic())
         self.context.destroy(linger=math.ceil(left * 1000))
         self.door.remove()
-        del self.reader  # it knows this transport: without a cycle, files are closed at once
+        self.reader.close()
 
     def _link(self, to: Address) -> PeerLink:
         if to not in self.links:
