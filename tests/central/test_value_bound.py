@@ -90,6 +90,8 @@ def test_unseen_changes_that_reach_the_bound_exactly_fit_and_a_large_change_fits
     assert fits(half, vector(0.25, 0.0), 0.5) and not fits(half, vector(0.26, 0.0), 0.5)
     assert fits([], vector(9.0, 0.0), 0.5) and fits([vector(0.0, 0.5)], vector(9.0, 0.0), 0.5)
     assert not fits(half, vector(9.0, 0.0), 0.5) and fits(half, vector(-9.0, 0.0), 0.5)
+    large = [vector(9.0, 0.0)]
+    assert not fits(large, vector(0.0, 0.25), 0.5), "u is the change to come, not a large one that went before"
 
 
 def test_a_worker_alone_has_seen_all_changes() -> None:

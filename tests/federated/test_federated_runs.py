@@ -72,8 +72,13 @@ def test_every_pass_over_the_samples_counts(task: Task, strategy: str) -> None:
     assert found.samples == reported * (1 if strategy == "fedsgd" else 3) == found.history[-1]["samples"]
 
 
-def test_no_client_takes_over_the_momentum_of_another(task: Task) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_no_client_takes_over_the_momentum_of_another(
+    task: Task, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first step of a fresh optimizer is one without momentum, in every round."""
+    if not together:
+        monkeypatch.setattr(federating, "GroupedWork", lambda kind, do: None)
     found = run(regression(momentum=0.9), "fedavg(batch=all)", rounds=3)
     assert (weights(found) - full_batch_steps(task, 3)).abs().max() < 1e-12
 

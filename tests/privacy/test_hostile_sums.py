@@ -325,6 +325,15 @@ def test_too_few_signatures_or_of_the_wrong_clients() -> None:
         refuses(sums, replace(message, endorsements=(*message.endorsements, extra)), "may not sign, or one twice")
 
 
+def test_a_signature_of_one_that_dropped_out_does_not_count() -> None:
+    """It signed the very list, but sent no numbers: if it counted, fewer survivors could open the sum."""
+    for survivors in (4, 3):
+        sums, message = asked(3, drops=(4,))
+        signature = identity(4).sign(survivors_statement(sums.server._seen, message.survivors))
+        signers = (*message.endorsements[:survivors], SignedBy(4, signature))
+        refuses(sums, replace(message, endorsements=signers), "may not sign, or one twice")
+
+
 def test_a_request_for_keys_that_are_not_there() -> None:
     sums, message = asked(3, drops=(4,))
     assert message.dropped == (4,) and message.survivors == (0, 1, 2, 3)

@@ -11,7 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import PlanError
-from covey.topology import GRAPHS, Graph, build, chain, complete, exponential, random_regular, ring, star, torus, tree
+from covey.topology import (
+    GRAPHS,
+    Graph,
+    bipartite,
+    build,
+    chain,
+    complete,
+    exponential,
+    halton,
+    random_regular,
+    ring,
+    star,
+    torus,
+    tree,
+)
 
 sizes = st.integers(1, 40)
 DIRECTED = {"halton", "one_peer_exponential"}
@@ -71,6 +85,12 @@ def test_those_who_remain_still_keep_the_mean(graph: Graph, data: st.DataObject)
 def test_the_gap_of_a_ring(size: int) -> None:
     eigenvalues = [(1 + 2 * math.cos(2 * math.pi * k / size)) / 3 for k in range(1, size)]
     assert ring(size).gap() == pytest.approx(1 - max(map(abs, eigenvalues)), abs=1e-9)
+
+
+def test_the_gap_counts_what_changes_its_sign_or_turns() -> None:
+    """Eigenvalues: of three on either side 1, 1/4 and -1/2; of three one way round 1 and 1/4 +- i sqrt(3)/4."""
+    assert bipartite(6).gap() == pytest.approx(1 - 1 / 2)
+    assert halton(3).gap() == pytest.approx(1 - 1 / 2)
 
 
 @given(sizes)
