@@ -188,6 +188,19 @@ def test_bind_builds_the_settings() -> None:
     assert isinstance(full.pull, float)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptionalSettings:
+    seed: int | None = None
+    share: float | None = None
+    reset: bool | None = None
+
+
+def test_an_optional_setting_may_be_zero_or_false() -> None:
+    text = "thing(seed=0, share=0, reset=false)"
+    found = bind(parse_call(text), OptionalSettings, "strategy", text)
+    assert (found.seed, found.share, found.reset) == (0, 0.0, False)
+
+
 @pytest.mark.parametrize(
     ("text", "at", "why"),
     [

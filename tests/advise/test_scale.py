@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from covey.advise.delay import ExchangeCosts
+from covey.advise.pace import BatchPace
 from covey.advise.pages import delays_page, scaling_page
 from covey.advise.scale import Scaling, parse_sizes, scale
 from covey.errors import PlanError
@@ -14,6 +15,7 @@ from covey.report import render
 from covey.simulate import from_flags
 from covey.simulate.cluster_file import read
 from covey.simulate.machines import Machine
+from tests.worlds import worker
 
 DIGITS = "examples/digits.py"
 SPOT = """
@@ -100,3 +102,11 @@ def test_sizes_that_cannot_be_read(text: str) -> None:
 
 def test_sizes() -> None:
     assert parse_sizes("100|1|10|1") == [1, 10, 100]
+
+
+def test_the_rate_of_workers_begins_with_the_end_of_their_first_batch() -> None:
+    """Worker 0 has 16 samples a second, worker 1 has 10; worker 2 is through with one batch only."""
+    pace = BatchPace()
+    for at, rank, samples in ((5.0, 0, 32), (6.0, 1, 20), (7.0, 0, 32), (8.0, 1, 20), (8.5, 2, 9), (9.0, 0, 32)):
+        pace.noted(at, worker(rank), "samples", samples)
+    assert pace.per_second() == 26.0 and pace.step() == 2.0

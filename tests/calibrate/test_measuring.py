@@ -16,3 +16,11 @@ def test_a_link_from_messages_that_went_there_and_back() -> None:
     tolls = [CpuTime(each=Seconds(0.0005 - SMALL * byte), byte=Seconds(byte))] * 2
     assert found.latency("there and back", tolls) == pytest.approx(0.002)
     assert found.bandwidth(tolls) == pytest.approx(big / (0.013 - 0.002 - 0.003))
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.4, 1.0])
+def test_the_fixed_share_of_a_batch_from_the_time_of_a_quarter_of_it(fixed: float) -> None:
+    times = {"batch": 0.012, "report": 0.001, "reports in a batch": 2.0, "jitter": 0.1, "step": 0.0, "model": 8.0}
+    parts = {"part": 4.0, "part of a step": 0.5, "part of a batch": fixed + (1 - fixed) / 4}
+    found = MeasuredMeans({**times, **parts}, 1_000_064).compute()
+    assert found["fixed"] == pytest.approx(fixed) and found["compute"] == pytest.approx(0.010)

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from covey.catalog import formulas
 from covey.central.layers.outer_products import HeldRange, Outer, held, pays, rest
 from covey.central.server.shard import Push
 from covey.errors import WireError
 from covey.model.slots import TensorSlot
+from covey.strategy import CountedRun
 from covey.task import Task
 from covey.vector import Vector
 from tests.worlds import INSTANT, World, adam, cloud, mlp, run, sgd
@@ -66,6 +68,17 @@ def test_many_samples_go_as_gradients() -> None:
     assert not weights(many) and set(pushed(many, Push)) == {8 * (CONV + WIDE + 40 + LAST + 3)}
     assert set(weights(few)) == {(2, 4)}
     assert set(pushed(few, Outer)) == {8 * (CONV + 2 * (18 + 40) + 40 + 2 * (40 + 3) + 3)}
+
+
+@pytest.mark.parametrize("samples", [2, 4, 13])
+def test_the_formula_counts_each_layer_by_what_is_less(samples: int) -> None:
+    counted = CountedRun(
+        workers=3, steps=1, numbers=CONV + WIDE + 40 + LAST + 3, width=8, layers=((40, 18), (3, 40)),
+        batch=lambda rank, step: samples,
+    )  # fmt: skip
+    expected = {2: 2 * (18 + 40) + 2 * (40 + 3), 4: 4 * (18 + 40) + LAST, 13: WIDE + LAST}[samples]
+    for rank in range(3):
+        assert formulas.products(counted)[f"worker {rank}->server 0"] == 8 * (CONV + expected + 40 + 3)
 
 
 @pytest.mark.parametrize("samples", range(1, 20))

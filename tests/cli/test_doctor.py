@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import tomllib
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def test_a_long_temporary_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(Trouble, match="no socket can be made") as raised:
         doctor.sockets()
     assert "TMPDIR" in raised.value.fix
+
+
+def test_how_many_files_may_be_open_decides_only_where_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(resource.RLIM_INFINITY, resource.RLIM_INFINITY), (64, 512)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits.pop(0))
+    assert doctor.open_files() == "as many as wanted"
+    with pytest.raises(Trouble, match="at most 64 at once") as raised:
+        doctor.open_files()
+    assert raised.value.fix == "ulimit -n 512"
 
 
 def test_a_child_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,15 @@ def test_batches_are_those_of_the_epochs_order(workers: int) -> None:
     assert torch.equal(deal.order(1)[0::workers], deal.shard(1, 0))
 
 
+@pytest.mark.parametrize("start", [1, 6, 12, 13, 20])
+def test_who_begins_in_the_middle_of_an_epoch_has_the_later_ones_whole(start: int) -> None:
+    """52 samples of each worker are 7 batches."""
+    deal = ArithmeticShards(104, 2, 8, 5)
+    drawn = torch.cat(list(islice(deal.draws(1, start), 28 - start)))
+    whole = [deal.shard(epoch, 1) for epoch in range(4)]
+    assert torch.equal(drawn, torch.cat([whole[start // 7][start % 7 * 8 :], *whole[start // 7 + 1 :]]))
+
+
 def test_a_run_that_is_killed_at_any_step_goes_on_with_any_number_of_workers() -> None:
     """As a run does that is resumed with others: what all have seen together is a prefix of the same order."""
     order = ArithmeticShards(96, 1, 1, 2).order(0).tolist()

@@ -55,6 +55,13 @@ def test_no_client_gets_what_is_left_over_of_every_class() -> None:
     assert all(150 <= size <= 250 for size in sizes)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_that_are_as_many_as_samples_have_one_each(seed: int) -> None:
+    """Whoever has most gives one to each client that got nothing, and keeps one."""
+    found = divided(Dirichlet(alpha=0.3), TensorDataset(torch.arange(12) % 2), 12, seed)
+    assert [len(mine) for mine in found] == [1] * 12
+
+
 def test_labels_gives_each_client_so_many_classes_at_most() -> None:
     found = classes_of(Labels(count=2), 50)  # 100 pieces of 10, and 10 pieces for each class
     assert {len(one) for one in found} <= {1, 2} and set.union(*found) == set(range(10))

@@ -232,6 +232,15 @@ def test_requests_whose_deadline_is_over_are_not_computed() -> None:
     assert not desk.open and not desk.waiting and not list(desk.batches(30.0))
 
 
+def test_whoever_waits_beside_a_request_whose_deadline_is_over_gets_its_own_answer() -> None:
+    desk, who = desk_of(1, 2)
+    desk.take(InferenceRequest(1, Vector([torch.tensor([1.0])])), 5.0)
+    ((_, batch),) = desk.batches(5.0)
+    assert [(one.ticket, one.status) for one in desk.expired(20.0)] == [(0, 504)]
+    (answer,) = desk.take(AnsweredBatch(batch.number, Vector([torch.tensor([[10.0], [11.0]])]), sender=who), 21.0)
+    assert (answer.ticket, answer.status, answer.row.parts[0].tolist()) == (1, 200, [11.0])
+
+
 def test_an_answer_that_was_asked_for_again_stays_longer() -> None:
     cache = AnswerCache(2)
     for key in "ab":

@@ -203,3 +203,14 @@ def test_an_entry_that_is_not_on_the_disk_is_not_in_the_log(tmp_path: Path, monk
     assert log.path.read_bytes() == b""
     log.write(JobEntry(at=2.0, job="0001", status="waiting"))
     assert len(log.path.read_text().splitlines()) == 1
+
+
+def test_what_follows_a_line_that_a_crash_has_torn_can_be_read(tmp_path: Path) -> None:
+    whole, torn = '{"at":1.0,"job":"0001","status":"waiting"}\n', '{"at":2.0,"job":"0001","sta'
+    (tmp_path / "log.jsonl").write_text(whole + torn)
+    log = JobLog(tmp_path)
+    log.write(JobEntry(at=3.0, job="0001", status="running", attempt=1))
+    log.close()
+    again = JobLog(tmp_path)
+    again.close()
+    assert [(one.at, one.status) for one in again.entries] == [(1.0, "waiting"), (3.0, "running")]

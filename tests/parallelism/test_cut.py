@@ -132,6 +132,14 @@ def test_machines_go_to_the_slowest_stage_while_summing_gradients_is_cheap() -> 
     assert best_cut(chain(9, 3, weights=4), CutTerms(stages=None, machines=4)).machines == (4,)  # all data parallel
 
 
+def test_machines_that_take_batches_in_turn_sum_once_for_all_of_them() -> None:
+    """3 machines sum for 2 * 2/3 * 4 s, once for 3 batches: less than the 3 s that each of these is computed."""
+    terms = CutTerms(stages=2, machines=4, schedule=Schedule(name="pipedream"), bandwidth=1)
+    assert best_cut(Profile((LayerCost(forward=9, weights=4), LayerCost(forward=3))), terms) == Cut((0,), (3, 1), 3)
+    alone = CutTerms(stages=1, machines=3, schedule=Schedule(name="pipedream"), bandwidth=2)
+    assert best_cut(chain(9, weights=60), alone).slowest == pytest.approx(40 / 3)
+
+
 def test_a_dear_link_is_not_cut() -> None:
     layers = [LayerCost(forward=4, sends=s, returns=s) for s in (100, 1, 100, 0)]
     assert best_cut(Profile(tuple(layers)), CutTerms(stages=2, bandwidth=10)).after == (1,)

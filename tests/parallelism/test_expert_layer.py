@@ -49,6 +49,13 @@ def one_by_one(layer: Experts, x: Tensor) -> Tensor:
     return output
 
 
+def test_a_router_begins_with_a_tenth_of_the_usual_variance() -> None:
+    """Fedus et al. 2022, 2.4: a truncated normal with deviation sqrt(s / n), s = 0.1, n the numbers of a token."""
+    torch.manual_seed(3)
+    weight = Experts(lambda: nn.Linear(400, 1), experts=200).router.weight.detach()
+    assert float(weight.std()) == pytest.approx(0.0158, rel=0.02) and abs(float(weight.mean())) < 0.0005
+
+
 @pytest.mark.parametrize("top", [1, 2])
 @pytest.mark.parametrize("capacity", [0.5, 1.0, 1.25, 4.0])
 def test_the_layer_does_what_the_papers_write(top: int, capacity: float) -> None:

@@ -172,3 +172,11 @@ def test_who_does_not_say_which_numbers_it_has_has_the_next_ones() -> None:
         found.add(numbers, runs)
     found.add(torch.tensor([4.0, 5.0]), None)
     assert found.joined().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_parts_that_overlap_and_leave_a_number_to_nobody_are_refused() -> None:
+    found = ScatteredNumbers()
+    found.add(torch.tensor([1.0, 2.0]), [(0, 2)])
+    found.add(torch.tensor([3.0, 4.0]), [(1, 2)])
+    with pytest.raises(CheckpointError, match="parts of a tensor do not fit together"):
+        found.joined()
