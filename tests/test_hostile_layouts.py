@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import covey
 from covey.checkpoint import CheckpointDirectory
+from covey.checkpoint.blocks import read_index
 from covey.checkpoint.files import seal
 from covey.checkpoint.record import sealed
 from covey.errors import CheckpointError
@@ -188,3 +189,11 @@ def test_an_untouched_copy_goes_on(kept: Mapping[str, Path], tmp_path: Path) -> 
     for number, (before, now) in enumerate([(SHARDS, WHOLE), (WHOLE, WHOLE), (EMA, EMA)]):
         place = damaged(kept[before], tmp_path / f"good {number}", lambda tree, tensors: None)
         assert fit(now, steps=4, resume=place).updates
+
+
+def test_a_slice_that_reaches_beyond_its_tensor_is_refused() -> None:
+    """Three numbers from the fourth of six on are there, from the fifth on they are not."""
+    part = {"kind": "parameter", "name": "a", "dtype": "int16", "shape": [2, 3], "offset": 0, "size": 6}
+    assert [block.first for block in read_index([{**part, "first": 3}], 6)] == [3]
+    with pytest.raises(ValueError, match="the block 'a' has 6 bytes, which its shape does not have"):
+        read_index([{**part, "first": 4}], 6)

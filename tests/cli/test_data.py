@@ -69,3 +69,20 @@ def test_names_cannot_command_the_terminal(runner: CliRunner, tmp_path: Path) ->
     kept.parent.chmod(0o700)
     (kept / "place").write_text("\x1b]0;x\x07")
     assert "?]0;x?" in told(runner, "cache", "show", "--cache", kept.parent)
+
+
+def test_a_beginning_that_several_cached_sets_have_removes_none(runner: CliRunner, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name in ("ab", "ac", "bc"):
+        (cache / name.ljust(64, "0")).mkdir(parents=True)
+    cache.chmod(0o700)
+
+    def left() -> list[str]:
+        return sorted(path.name[:2] for path in cache.iterdir() if path.is_dir())
+
+    for begin in ("a", "d"):
+        said = told(runner, "cache", "clear", begin, "--cache", cache, code=2)
+        assert f"{begin}: one set must have a name that begins like this" in " ".join(said.split())
+        assert left() == ["ab", "ac", "bc"]
+    assert "removed 1 sets" in told(runner, "cache", "clear", "ac", "--cache", cache) and left() == ["ab", "bc"]
+    assert "removed 2 sets" in told(runner, "cache", "clear", "--cache", cache) and left() == []

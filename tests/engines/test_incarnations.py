@@ -68,6 +68,20 @@ def test_what_lies_unread_of_an_earlier_incarnation_is_not_in_the_window_of_the_
     assert worker(0) not in credits.unread and credits.due(worker(0), lambda who: False) == unread
 
 
+def test_what_an_earlier_incarnation_was_told_holds_back_no_receipt_of_the_next() -> None:
+    """The next one has sent less than its predecessor, and its window is as narrow as that one's was."""
+    credits, step = Credits(window=4000), stamped(ping(), worker(0), copy=False)
+    for _ in range(9):
+        credits.arrived(step)
+        credits.taken(step)
+    assert credits.due(worker(0), lambda who: False) == 9 * weight(step)
+    credits.renew(worker(0), [])
+    for _ in range(3):
+        credits.arrived(step)
+        credits.taken(step)
+    assert credits.due(worker(0), lambda who: False) == 3 * weight(step)
+
+
 def test_what_two_earlier_incarnations_left_is_in_no_window() -> None:
     """Both senders are restarted before anything of theirs was read."""
     credits = Credits(window=4000)

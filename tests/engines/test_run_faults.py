@@ -36,7 +36,9 @@ class Tick(Message):
 class World:
     """Hand-written programs with faults; `heard` is what worker 1 received when."""
 
-    def __init__(self, faults: str, send: Program | None = None, count: int = 6, **tick: Any) -> None:
+    def __init__(
+        self, faults: str, send: Program | None = None, count: int = 6, idle: int = 0, **tick: Any
+    ) -> None:  # fmt: skip
         self.heard: list[tuple[float, int]] = []
         self.done: list[float] = []
 
@@ -53,11 +55,13 @@ class World:
                     return
                 self.heard.append((round(await node.now(), 6), message.step))
 
+        async def ends(node: Node, replica: Replica) -> None: ...
+
         self.faults = RunFaults(parse_faults(faults))
-        programs = (send or sends, hears)
-        roles = tuple(Role(who, run, trains=True) for who, run in zip(workers(2), programs, strict=True))
-        replicas = {who: Replica(Point(1, torch.float64), sgd()) for who in workers(2)}
-        plan = Plan(roles=roles, limits=(None, None), lockstep=False)
+        programs = (send or sends, hears, *[ends] * idle)
+        roles = tuple(Role(who, run, trains=True) for who, run in zip(workers(2 + idle), programs, strict=True))
+        replicas = {role.address: Replica(Point(1, torch.float64), sgd()) for role in roles}
+        plan = Plan(roles=roles, limits=(None,) * len(roles), lockstep=False)
         self.engine = VirtualEngine(
             plan, replicas, INSTANT, [], Referee(10**9), attempt=VirtualAttempt(faults=self.faults)
         )  # fmt: skip
@@ -94,6 +98,12 @@ def test_links_are_late_again_and_again() -> None:
 def test_a_partition_holds_messages_until_it_is_over(side: str) -> None:
     heard = World(f"partition {side}@1.5s for 3s").run().heard
     assert heard == [(1, 0), (4.5, 1), (4.5, 2), (4.5, 3), (5, 4), (6, 5)]
+
+
+@pytest.mark.parametrize("side", ["worker 0 and worker 1", "worker 2"])
+def test_roles_on_the_same_side_of_a_partition_hear_each_other(side: str) -> None:
+    heard = World(f"partition {side}@1.5s for 3s", idle=1).run().heard
+    assert heard == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
 
 
 def test_whoever_is_cut_off_for_long_counts_as_lost() -> None:

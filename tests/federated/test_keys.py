@@ -46,6 +46,15 @@ def test_a_name_and_a_number_belong_to_one_client_for_ever(tmp_path: Path) -> No
     assert len(folder.guests().guests) == 2, "nobody is enrolled whose key could not be written"
 
 
+def test_whoever_was_revoked_stays_so_when_others_are_too(tmp_path: Path) -> None:
+    folder = KeyFolder(tmp_path / "keys")
+    for name in ("alice", "bob", "carol"):
+        folder.add(name, 50, tmp_path / f"{name}.key")
+    for name in ("bob", "alice", "alice"):
+        folder.revoke(name)
+    assert [one.name for one in folder.guests().guests if one.revoked] == ["alice", "bob"]
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"number": 5}, {"name": "../x"}, {"public": "short"}, {"public": "#" * 40}, {"samples": 0}, {"samples": "many"}],

@@ -66,6 +66,15 @@ def test_staleness_belongs_to_the_worker_whose_gradient_it_is() -> None:
     assert mean_ages([one]) == {"worker 0": 0.0, "worker 1": 3.0} and one.aged == {"worker 0": 2, "worker 1": 4}
 
 
+def test_a_mean_is_of_what_was_measured_since_the_score_before() -> None:
+    teller, workers = Teller(), [Address("worker", rank) for rank in range(2)]
+    for values, mean in (([0.5, 1.5], 1.0), ([4.0, 8.0], 6.0), ([], None), ([2.0, 3.0], 2.5)):
+        for who, value in zip(workers, values, strict=False):
+            teller.measured(who, "compression", value)
+        found = read_measured(teller.tallies.values())
+        assert found == ({} if mean is None else {"covey:compression": mean})
+
+
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_slow_worker_is_stale_and_links_carry_what_the_result_says(tmp_path: Path, engine: str) -> None:
     result = covey.fit(DIGITS, "asynchronous", 2, engine=engine, epochs=2, runs=tmp_path)

@@ -41,3 +41,11 @@ def test_charts_leave_out_what_is_no_number() -> None:
     chart = next(chart for chart in all_of([("bsp", result)], "loss") if chart.name == "by-seconds")
     assert [line["y"] for line in chart.data] == [[1.0, 0.5]] or [line["y"] for line in chart.data] == [[0.5]]
     json.dumps([chart.data for chart in all_of([("bsp", result)], "loss")], allow_nan=False)
+
+
+def test_a_row_of_the_picture_of_links_is_what_one_role_sent() -> None:
+    result = fit(mlp(), "bsp", 2, engine="simulated", steps=2)
+    result.traffic.by_link = {"worker 0->server 0": 7, "server 0->worker 0": 5, "server 0->worker 1": 3}
+    (heat,) = next(chart for chart in all_of([("bsp", result)], "loss") if chart.name == "links").data
+    assert heat["x"] == heat["y"] == ["server 0", "worker 0", "worker 1"]
+    assert heat["z"] == [[None, 5, 3], [7, None, None], [None, None, None]] and heat["zmax"] == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,9 +42,11 @@ def named_numbers(kept: Mapping[str, Any]) -> Iterator[NamedNumbers]:
     for name, buffer in kept["others"].items():
         yield NamedNumbers("counter", name, "", tuple(buffer.shape), 0, buffer.reshape(-1))
     shapes = {slot.name: tuple(slot.shape) for slot in slots}
-    once = set[tuple[str, str]]()
+    once, times = set[tuple[str, str]](), Counter[tuple[Member, str]]()
     for member, state in states(kept, slots):
-        for key, value in state.items():
+        for name, value in state.items():
+            times[member, name] += 1  # each of several optimizers may keep one
+            key = name if times[member, name] == 1 else f"{name} {times[member, name]}"
             if isinstance(value, Tensor) and value.dim() > 0 and value.numel() == sizes[member]:
                 yield NamedNumbers("optimizer", member[0], key, shapes[member[0]], member[1], value.reshape(-1))
             elif isinstance(value, Tensor) and (member[0], key) not in once:  # the same for all slices of a parameter

@@ -76,17 +76,17 @@ class Remade:
     def __init__(self, module: nn.Module, optimizer: Optimizer, settings: LoopSettings) -> None:
         self.module, self.optimizer, self.settings = module, optimizer, settings
         names = {id(parameter): name for name, parameter in module.named_parameters()}
-        self.group_of: dict[str, int] = {}
+        self.groups_of: dict[str, list[int]] = {}  # several where optimizers share a parameter
         check_known([module], [optimizer])
         for number, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad:
-                    self.group_of[names[id(parameter)]] = number
+                    self.groups_of.setdefault(names[id(parameter)], []).append(number)
 
     def __call__(self, pairs: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-        given = [(name, shard) for name, shard in pairs if name in self.group_of]
+        given = [(name, shard) for name, shard in pairs if name in self.groups_of]
         own = all(shard is self.module.get_parameter(name) for name, shard in given)
-        if own and {name for name, _ in given} == self.group_of.keys():
+        if own and {name for name, _ in given} == self.groups_of.keys():
             self.settings.numbers = None
             return self.optimizer
         if not given:
@@ -94,14 +94,14 @@ class Remade:
                 "a server would hold only parameters that no optimizer has: use fewer servers, or say of those "
                 "parameters that they need no gradient, with requires_grad_(False)"
             )
-        self.settings.numbers = sorted({self.group_of[name] for name, _ in given})
+        self.settings.numbers = sorted({number for name, _ in given for number in self.groups_of[name]})
         if not isinstance(self.optimizer, Combined):
             return self.made(self.optimizer, 0, given)
         parts, first = list[Optimizer | None](), 0
         for part in self.optimizer.parts:
             assert part is not None, "the user's own are all there"
             inside = range(first, first + len(part.param_groups))
-            mine = [(name, shard) for name, shard in given if self.group_of[name] in inside]
+            mine = [(name, shard) for name, shard in given if any(number in inside for number in self.groups_of[name])]
             parts.append(self.made(part, first, mine) if mine else None)
             first += len(part.param_groups)
         return Combined(parts)
@@ -109,7 +109,7 @@ class Remade:
     def made(self, optimizer: Optimizer, first: int, given: Pairs) -> Optimizer:
         """One optimizer over some parameters, or slices of them; its groups are those from number `first` on."""
         groups = [
-            {**group, "params": [shard for name, shard in given if self.group_of[name] == number]}
+            {**group, "params": [shard for name, shard in given if number in self.groups_of[name]]}
             for number, group in enumerate(map(_settings_of, optimizer.param_groups), first)
         ]
         taken = signature(type(optimizer)).parameters
