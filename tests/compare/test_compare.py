@@ -182,7 +182,7 @@ def test_the_best_of_a_column_is_marked() -> None:
 )
 def test_the_best_score_is_marked_where_it_is_known_which_that_is(better: dict[str, Any], chosen: Any) -> None:
     task = mlp(evaluate=lambda model: {"perplexity": float(model[0].weight.sum())}, better=better)
-    whole = compare(task, "bsp,asynchronous", 2, engine="simulated", steps=4)
+    whole = compare(task, "bsp,easgd", 2, engine="simulated", steps=4)
     found = rows(whole)
     final = next(column for column in columns(found) if column.name == "final")
     values = [row.figures["final"].value for row in found]
