@@ -156,6 +156,14 @@ def test_two_names_of_one_tensor_are_kept(tmp_path: Path) -> None:
     assert back.replica["part"].tolist() == [2, 3] and back.replica["across"].shape == (3, 2)
 
 
+def test_names_that_are_written_alike_keep_tensors_of_their_own(tmp_path: Path) -> None:
+    one, two, three, four = (torch.full((2,), float(number)) for number in range(4))
+    memories = {"by rank": {1: one, "1": two}, "by name": {"a": {"b": three}, "a/b": four}}
+    found = there_and_back(tmp_path, state(memories=memories)).memories
+    assert {key: value.tolist() for key, value in found["by rank"].items()} == {1: [0.0, 0.0], "1": [1.0, 1.0]}
+    assert found["by name"]["a"]["b"].tolist() == [2.0, 2.0] and found["by name"]["a/b"].tolist() == [3.0, 3.0]
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="it contains a object; use numbers, strings"):
         state(memories={"thing": object()}).write(tmp_path, ME)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
+from io import StringIO
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+from rich.console import Console
 
 from covey.advise import findings
 from covey.advise.candidates import candidates
@@ -21,6 +24,7 @@ from covey.advise.ranked import Advice, RankedStrategy
 from covey.advise.rules import BUSY
 from covey.advise.situation import Situation, look, time_transform
 from covey.advise.trials.trial import SimulatedTrials
+from covey.cli.tables.advice import print_advice
 from covey.simulate import Cluster, Machine, Seconds, from_flags
 from covey.task import Task, load_task
 from tests.worlds import mlp
@@ -206,3 +210,15 @@ def test_a_transform_is_timed_in_cpu_seconds() -> None:
 def test_the_command_says_all_that_the_trials_assumed(given: dict[str, Any], words: str) -> None:
     asked = {"workers": 4, "until": None, "like": "", **given}
     assert findings.command("x.py", "bsp", **asked) == f"covey run x.py --strategy bsp {words}"
+
+
+@pytest.mark.parametrize(("interval", "words"), [((0.9, 1.2), "900 ms-1.2 s"), ((1.1, 1.2), "1.1-1.2 s")])
+def test_both_ends_of_an_interval_have_a_unit_where_these_differ(interval: tuple[float, float], words: str) -> None:
+    timed = msgspec.structs.replace(ROW, seconds=1.0, seconds_interval=interval)
+    found = Advice(
+        task=DIGITS, workers=2, until="accuracy>=0.9", choices=[timed], findings=[], sure="raced", why_sure="",
+        compute=0.01, model=1000,
+    )  # fmt: skip
+    printed = Console(width=200, file=StringIO())
+    print_advice(printed, found, limited(0.01, 0.0, 2), top=1)
+    assert f" {words} " in printed.file.getvalue()  # type: ignore[attr-defined]

@@ -52,6 +52,18 @@ def test_an_index_is_written_for_shards_that_have_none(runner: CliRunner, tmp_pa
     assert (place / "shards.json").read_bytes() == kept
 
 
+def test_damaged_shards_are_not_written_into_an_index_as_sound_ones(runner: CliRunner, tmp_path: Path) -> None:
+    place = tmp_path / "shards"
+    told(runner, "pack", DIGITS, place, "--format", "tar")
+    index, shard = place / "shards.json", place / "shard.00000.tar"
+    kept, data = index.read_bytes(), bytearray(shard.read_bytes())
+    data[3000] ^= 1
+    shard.write_bytes(data)
+    assert "cannot be trained on" in told(runner, "verify", place, "--write-index", code=1)
+    assert index.read_bytes() == kept
+    told(runner, "verify", place, code=1)
+
+
 def test_what_cannot_be_done_is_said(runner: CliRunner, tmp_path: Path) -> None:
     told(runner, "pack", DIGITS, tmp_path / "shards", "--format", "safetensors")
     assert "--sample 5000: there are" in told(runner, "show", tmp_path / "shards", "--sample", "5000", code=2)

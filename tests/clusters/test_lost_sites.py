@@ -79,6 +79,17 @@ def test_a_lost_site_is_started_again_once_its_host_is_there(monkeypatch: pytest
     assert here()
 
 
+def test_a_site_that_is_lost_on_its_way_is_started_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts, renewed, now = Hosts(), list[int](), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lost, hosts.there = LostSites(hosts, config, patience=30.0), True
+    for _ in range(2):
+        lost.lose(1)
+        now[0] += 1.0
+        assert not lost.is_here(1, lambda number, incarnation: renewed.append(incarnation))
+    assert renewed == [1, 2], "and not after 30 seconds"
+
+
 def test_a_site_that_was_given_up_is_not_heard_and_has_to_leave() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = SiteGate(context, "tcp://127.0.0.1:*", 2)

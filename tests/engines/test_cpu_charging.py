@@ -14,6 +14,8 @@ import covey
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.cores import Cores, RoleThread
 from covey.engines.virtual.cpu_charging import ChargedLinks, CpuChargingEngine
+from covey.engines.virtual.effort import Effort
+from covey.exchange.codec_observer import told
 from covey.program import Send
 from covey.simulate import BytesPerSecond, Cluster, CodecTime, CpuTime, Handling, Link, Machine, Seconds
 from covey.simulate.cluster import Sharing
@@ -268,6 +270,18 @@ def test_what_a_priced_codec_computes_is_in_its_price() -> None:
         return covey.fit(TASK, "bsp + int8", 2, engine="simulated", cluster=cluster, steps=2).seconds
 
     assert seconds({"int8": CodecTime()}) < seconds({"topk": CodecTime()}) - 0.002
+
+
+def test_a_priced_codec_within_another_is_in_the_price_of_the_outer_one() -> None:
+    outer, inner = (CodecTime(encode=CpuTime(each=Seconds(each))) for each in (0.1, 0.01))
+    effort = Effort(replace(CALM, coding={"outer": outer, "inner": inner}))
+    with effort.watching():
+        with told(("outer",), "encode", 1000), told(("inner",), "encode", 1000):
+            pass
+        assert effort.take() == 0.1
+        with told(("inner",), "encode", 1000):
+            pass
+        assert effort.take() == 0.01
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------

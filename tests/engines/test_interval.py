@@ -41,3 +41,15 @@ def test_a_fixed_interval_is_what_was_asked_for() -> None:
     interval.stood_still(5.0, 107.1)
     interval.wrote(5.0)
     assert not interval.due(109.0) and interval.due(109.2) and not interval.news() and str(interval) == "in 2 s"
+
+
+def test_what_all_have_spent_on_writing_a_checkpoint_is_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.1 s of pause and 0.8 s of CPU time on two cores: 0.5 s, which are 3 % of 16.7 s."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    interval = Interval(None)
+    interval.begin(0.0, size=1e6)
+    interval.stood_still(0.1, 2.0)
+    for cpu in (0.5, 0.2, 0.1):
+        interval.wrote(cpu)
+    assert interval.chosen == pytest.approx(0.5 / 0.03)
+    assert "about every 17 s, as each costs 0.5 s" in interval.news()

@@ -259,6 +259,15 @@ def test_where_one_site_cannot_none_does_and_a_line_says_so(secret: bytes) -> No
     closed(sharing, sites)
 
 
+@pytest.mark.parametrize("refusing", [1, 2])
+def test_where_one_of_several_guests_cannot_the_others_share_nothing_either(secret: bytes, refusing: int) -> None:
+    sharing, sites = settled({0: HERE, 1: HERE, 2: HERE}, {A: 0, B: 1, C: 2}, secret, refusing)
+    assert [sharing.roles(number) for number in range(3)] == [[], [], []] and not sharing.scorers
+    (line,) = sharing.lines(lambda number: f"site {number}", separate=True)
+    assert line.startswith("site 0, site 1, site 2: roles on one machine share no memory (")
+    closed(sharing, sites)
+
+
 @pytest.mark.parametrize(
     ("others", "apart", "why"),
     [

@@ -136,6 +136,16 @@ def test_an_incarnation_that_dies_before_it_begins_is_an_event_of_its_own(
     assert [event.stalled for event in told] == [0.0, 0.0, 0.0], "it is told at once"
 
 
+def test_a_late_word_about_an_earlier_incarnation_does_not_count_for_the_newest(restarts: RoleRestarts) -> None:
+    for _ in range(2):
+        assert restarts.lost(WHO, KILLED, heard())
+    seat, server = restarts.seats[WHO], Address("server", 0)
+    restarts.hear(server, control.Installed(WHO, incarnation=1, ended=False, floor=0))
+    assert not seat.told
+    restarts.hear(server, control.Installed(WHO, incarnation=2, ended=False, floor=0))
+    assert list(seat.told) == [server]
+
+
 def test_a_death_at_the_furthest_step_counts_though_one_before_was_earlier() -> None:
     deaths = Deaths(most=2)
     assert [deaths.note(WHO, reached, KILLED) for reached in (5, 3)] == [0.0, 1.0]

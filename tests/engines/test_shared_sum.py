@@ -319,3 +319,33 @@ def test_what_is_remembered_holds_no_memory_of_a_role_that_was_restarted() -> No
     first.renew(second.me)
     assert not first.sums and first.neighbours.of(second.me).floor() == os.fstat(hall.segment.file(second.me)).st_size
     hall.close()
+
+
+def test_numbers_that_were_summed_before_may_count_otherwise_the_next_time() -> None:
+    hall = Hall(2)
+    vectors = [hall.housed(rank, Vector([torch.zeros(LARGE)])) for rank in range(2)]
+    for shares, total in (((1.0, 1.0), 8.0), ((0.5, 0.25), 3.0), ((1.0, 1.0), 8.0)):
+        for member, vector, share in zip(hall.members, vectors, shares, strict=True):
+            vector.parts[0].fill_(4)
+            member.take(None, Collective(vector, hall.group, ring, share))
+        hall.finish(hall.members, 2)
+        assert all(bool((vector.parts[0] == total).all()) for vector in vectors)
+    hall.close()
+
+
+def test_after_a_sum_that_a_loss_broke_off_small_sums_with_the_new_member_are_right() -> None:
+    """Those who stayed were in a sum when the other died, which has yet to make its first one."""
+    hall = Hall(3)
+    survivors, lost = hall.members[:2], hall.group[2]
+    for member in survivors:
+        member.take(None, Collective(random(7, SMALL), hall.group, ring))
+        member.advance()
+    hall.members[2] = SharedSum(lost, HostMemory(lost, hall.segment))
+    for member in hall.members:
+        member.reset()
+    for turn in range(3):
+        vectors = [random(10 * turn + rank, SMALL) for rank in range(3)]
+        expected = in_order(vectors)
+        hall.sum(vectors)
+        assert all(same(vector, expected) for vector in vectors)
+    hall.close()

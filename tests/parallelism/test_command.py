@@ -57,6 +57,16 @@ def test_cut_prints_writes_and_draws(task: str, tmp_path: Path) -> None:
     assert "unbalanced.py · 1f1b · 2 stages" in picture.read_text()
 
 
+@pytest.mark.parametrize(("flags", "bubble"), [("1f1b", "20.0%"), ("interleaved --chunks 2", "11.1%")])
+def test_the_bubble_of_stages_that_are_alike_is_said_beside_what_is_foreseen(
+    task: str, flags: str, bubble: str
+) -> None:
+    """Narayanan et al. (2021): of p stages, v chunks and m micro-batches (p - 1) / (v m + p - 1)."""
+    shown = CliRunner().invoke(app, ["cut", task, "--stages", "2", "--microbatches", "4", "--timetable", *flags.split()])
+    assert shown.exit_code == 0, shown.output
+    assert f"; {bubble} if all stages were alike" in " ".join(shown.stdout.split())
+
+
 def test_micro_batches_divide_the_batch_and_one_machine_computes_it_whole(tmp_path: Path) -> None:
     """Of a batch of 8 in 8 parts each has one sample, although two are looked at; of 5 in 2 the larger has three."""
     found = {}

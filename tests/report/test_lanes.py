@@ -60,6 +60,14 @@ def test_a_part_of_the_time_alone() -> None:
         assert float(rect.get("x", 0)) >= lanes.LEFT - 0.01
 
 
+def test_a_message_that_was_still_on_its_way_at_the_end_is_drawn_up_to_there() -> None:
+    arrows = [Arrow("worker 0", "worker 1", "Push", 8, 1.0, 2.0), Arrow("worker 0", "worker 1", "Push", 8, 3.0)]
+    spans = [TimeSpan("worker 0", "", 0.0, 4.0)]
+    drawn = tree.fromstring(lanes.draw(Recording(roles=["worker 0", "worker 1"], spans=spans, arrows=arrows)))
+    paths = [path.get("d") or "" for path in drawn.iter(f"{SVG}path") if path.get("marker-end")]
+    assert [path.split()[2] for path in paths] == [f"L{lanes.LEFT + lanes.WIDTH * part}" for part in (0.5, 1.0)]
+
+
 def test_sendings_meet_their_arrivals_in_order() -> None:
     one, two = Address("worker", 0), Address("worker", 1)
     mine = RoleTimeline(sends=[Arrow(str(one), str(two), "Push", 8, at) for at in (1.0, 2.0, 3.0)])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from covey.checkpoint import CheckpointDirectory
 from covey.checkpoint import etcd_log as etcd_logs
 from covey.checkpoint.etcd_client import _transactions, delete, has
 from covey.checkpoint.etcd_log import EtcdLog
@@ -114,6 +115,36 @@ def test_a_launcher_frozen_as_it_begins_leaves_the_folder_alone(
             late.take()
         monkeypatch.undo()
         assert leader.checkpoints and leader.checkpoints._holds_lock()
+
+
+class Slow:
+    """An etcd that renews a lease when it hears of it, and answers some seconds later."""
+
+    def __init__(self, clock: list[float], until: float) -> None:
+        self.clock, self.until = clock, until
+
+    def renew(self, lease: str) -> int:
+        self.clock[0] += self.until
+        return etcd_logs.LEASE
+
+    def get(self, key: str) -> dict[str, bytes]:
+        return {key: b"me"}
+
+
+def test_a_launcher_leads_from_when_it_asked_for_the_lease_and_not_from_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(etcd_logs, "awake", lambda: clock[0])
+    slow: Any = Slow(clock, until=4.0)
+    log = EtcdLog(slow, "digits", CheckpointDirectory(tmp_path))
+    log.token = "me"
+    log._renew()
+    clock[0] = 105.0
+    log.check()
+    clock[0] = 106.0
+    with pytest.raises(LeadLost, match=r"has not renewed the lease of 'digits' for 6\.0 s"):
+        log.check()
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):

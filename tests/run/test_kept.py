@@ -10,7 +10,7 @@ import pytest
 from covey.checkpoint import CheckpointDirectory, RunRecord
 from covey.errors import CheckpointError, PeerLost
 from covey.observe.membership import MembershipLog
-from covey.run.kept import same_cut
+from covey.run.kept import same_cut, uncut
 from covey.run.option_parts import CheckpointOptions
 from covey.run.processes import checkpoints_of, kept_run
 from covey.run.restarting import FailureCount
@@ -96,3 +96,11 @@ def test_what_parts_are_said_to_cost_makes_no_other_cut() -> None:
     mesh = "bsp with mesh(replica=1, stage=2, cut={}, load={})"
     assert same_cut(mesh.format(3, "60:40"), mesh.format(3, "50:50"))
     assert not same_cut(mesh.format(3, "60:40"), mesh.format(2, "60:40")) and not same_cut(mesh.format(3, 1), "bsp")
+
+
+def test_a_run_without_its_cut_has_a_limit_for_each_share_of_the_data() -> None:
+    """Members of a tensor group compute on the same batches, so each has the limit of its group."""
+    cut = record(strategy="allreduce with mesh(replica=2, tensor=2)", workers=4, servers=0, limits=[3, 3, 5, 5])
+    assert (uncut(cut).workers, uncut(cut).limits) == (2, [3, 5])
+    staged = record(strategy="bsp with mesh(replica=2, stage=3)", workers=6, servers=3, limits=[2, 2, 2, None, None, None])
+    assert (uncut(staged).workers, uncut(staged).servers, uncut(staged).limits) == (2, 1, [2, None])

@@ -230,6 +230,16 @@ def test_who_stands_by_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> Non
         assert whats(lead)[-1][:2] == (2, "lead")
 
 
+def test_what_an_earlier_run_of_the_name_kept_is_not_missed_by_a_new_one(tmp_path: Path) -> None:
+    with lead_of(tmp_path) as lead:
+        lead.log.write(entry(lead.generation, "checkpoint", "checkpoint-000007"))
+    with lead_of(tmp_path) as lead:
+        assert whats(lead)[-1][:2] == (2, "begin")
+    lead, given = standby(tmp_path)
+    lead.close()
+    assert given.checkpoints.resume is None, "the new run has no checkpoint yet"
+
+
 def test_a_folder_behind_its_log_is_refused(tmp_path: Path) -> None:
     with lead_of(tmp_path) as lead:
         assert lead.checkpoints

@@ -74,6 +74,8 @@ def test_promote_takes_the_newest_and_only_what_fits(store: ModelStore) -> None:
     assert store.named("digits").number == 2
     said("models", "promote", "digits:1")
     assert store.named("digits").number == 1
+    said("models", "promote", "digits")
+    assert store.named("digits").number == 2, "the newest, and not the one that was promoted"
     assert "no version has 'acc'" in said("models", "promote", "digits", "--where", "acc>1", code=2)
 
 

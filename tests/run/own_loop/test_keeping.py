@@ -64,6 +64,27 @@ def test_where_nothing_is_gone_through_again_it_comes_back_at_once() -> None:
     again.check()  # a run that was kept before its first step may not have known of all
 
 
+def in_turn() -> tuple[nn.Linear, nn.Linear, LoopState]:
+    """Of a loop with two optimizers, which step one after the other."""
+    models = nn.Linear(2, 1), nn.Linear(2, 1)
+    return *models, LoopState(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models], saves=True)
+
+
+def test_a_worker_that_follows_another_has_none_of_its_gradients() -> None:
+    """What waits for the second optimizer's step is of that worker's own samples; a checkpoint keeps it."""
+    one, two, whole = in_turn()
+    (one(torch.ones(4, 2)) + two(torch.ones(4, 2))).sum().backward()
+    whole.waiting.set_aside(whole.optimizers[0])
+    _, resumed, again = in_turn()
+    again.follow(whole.state())
+    again.begin()
+    assert resumed.weight.grad is not None and resumed.weight.grad.tolist() == [[4.0, 4.0]]
+    _, replacing, new = in_turn()
+    new.follow(whole.common(under_way=False))
+    new.begin()
+    assert replacing.weight.grad is None
+
+
 @pytest.mark.parametrize("named", [0, 2])
 def test_a_script_names_as_many_as_were_kept(named: int) -> None:
     again = keeping(kept(4))
