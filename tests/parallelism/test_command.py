@@ -62,7 +62,8 @@ def test_the_bubble_of_stages_that_are_alike_is_said_beside_what_is_foreseen(
     task: str, flags: str, bubble: str
 ) -> None:
     """Narayanan et al. (2021): of p stages, v chunks and m micro-batches (p - 1) / (v m + p - 1)."""
-    shown = CliRunner().invoke(app, ["cut", task, "--stages", "2", "--microbatches", "4", "--timetable", *flags.split()])
+    asked = ["cut", task, "--stages", "2", "--microbatches", "4", "--timetable", *flags.split()]
+    shown = CliRunner().invoke(app, asked)
     assert shown.exit_code == 0, shown.output
     assert f"; {bubble} if all stages were alike" in " ".join(shown.stdout.split())
 

@@ -102,5 +102,6 @@ def test_a_run_without_its_cut_has_a_limit_for_each_share_of_the_data() -> None:
     """Members of a tensor group compute on the same batches, so each has the limit of its group."""
     cut = record(strategy="allreduce with mesh(replica=2, tensor=2)", workers=4, servers=0, limits=[3, 3, 5, 5])
     assert (uncut(cut).workers, uncut(cut).limits) == (2, [3, 5])
-    staged = record(strategy="bsp with mesh(replica=2, stage=3)", workers=6, servers=3, limits=[2, 2, 2, None, None, None])
+    limits = [2, 2, 2, None, None, None]
+    staged = record(strategy="bsp with mesh(replica=2, stage=3)", workers=6, servers=3, limits=limits)
     assert (uncut(staged).workers, uncut(staged).servers, uncut(staged).limits) == (2, 1, [2, None])
