@@ -1,4 +1,4 @@
-"""Petuum's servers: what they give out, and what they know after a restart."""
+"""Petuum's servers: what they give out, and what they know after a restart; and what workers make of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import torch
 
-from covey.central.cached.cache import CachedChange, ParameterCopy, ReadParameters
+from covey.central.cached.cache import Cache, CachedChange, ParameterCopy, ReadParameters
 from covey.central.cached.petuum import TableServer
 from covey.membership import Incarnation
 from covey.model.replica import Replica
 from covey.program import Effect, Host, Memory, Node, Send
 from covey.vector import Vector
-from tests.worlds import Point, server, sgd, worker
+from tests.worlds import Point, perform, server, sgd, vector, worker
 
 
 class Kept:
@@ -60,3 +60,16 @@ def test_after_a_restart_a_reader_is_given_one_copy() -> None:
     after.readers.add(0)
     copies = sent(after.settle())
     assert [(copy.to, type(copy.body)) for copy in copies] == [(worker(0), ParameterCopy)]
+
+
+def test_a_worker_adds_to_a_copy_all_of_its_own_changes_that_the_server_did_not_hold() -> None:
+    """The server held the first two: those of steps 0 and 1."""
+
+    async def program(node: Node, _: Replica) -> None:
+        replica = Replica(Point(2, torch.float64), sgd())
+        cache = Cache(node, replica, 1, 3, eager=False)
+        cache.own = [(step, vector(10.0**step, 0.0)) for step in range(4)]
+        cache.take(0, ParameterCopy(1, 2, vector(5.0, 7.0), sender=server(0)))
+        assert replica.flat.parts[0].tolist() == [1105.0, 7.0]
+
+    perform(program)

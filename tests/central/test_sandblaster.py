@@ -42,6 +42,16 @@ def test_a_portion_is_computed_by_two_workers_at_most() -> None:
     assert sorted(given_out.values()) == [1] * 15 + [2]
 
 
+def test_of_two_outstanding_portions_the_older_is_given_out_again_first() -> None:
+    """When worker 0 is idle, at 90 ms, worker 1 has had its portion for 90 ms, and worker 2 its second for 10."""
+    world = run(quadratic(samples=48), "sandblaster", 3, epochs=1, cluster=slowed(INSTANT, w1=30, w2=8))
+    portions = [(s.to, s.message) for s in world.log.kinds(Portion) if isinstance(s.message, Portion)]
+    given_out = [(to, (portion.rank, portion.step)) for to, portion in portions if portion.rank >= 0]
+    (old,) = (portion for who, portion in given_out if who == worker(1))
+    of_two = [portion for who, portion in given_out if who == worker(2)]
+    assert given_out[-2:] == [(worker(0), old), (worker(0), of_two[-1])] and len(of_two) == 2
+
+
 def test_the_first_batch_gradient_is_that_of_all_samples() -> None:
     """From w: one step of length min(1, 1 / |g|) down the exact gradient."""
     task = quadratic(samples=50)

@@ -165,3 +165,11 @@ def test_counters_are_not_averaged(strategy: str) -> None:
 def test_counters_are_saved_by_processes_too(strategy: str) -> None:
     weights = covey.fit(task(), strategy, 2, steps=3, threads=1).weights
     assert int(weights["0.num_batches_tracked"]) == 3
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "asynchronous"])
+def test_where_a_servers_model_is_scored_its_counters_are_those_of_the_first_worker(strategy: str) -> None:
+    """Of 65 samples worker 0 has 33, and so a batch more than worker 1."""
+    world = run(replace(task(65), model=in_pairs), strategy, 2, epochs=1)
+    counted = [int(replica.module[1].num_batches_tracked) for replica in world.workers()]  # type: ignore[index]
+    assert counted == [5, 4] and int(world.scored["1.num_batches_tracked"]) == 5

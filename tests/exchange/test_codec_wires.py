@@ -11,7 +11,7 @@ from torch import Tensor
 
 from covey.errors import WireError
 from covey.exchange.codec import Coder
-from covey.exchange.codecs.qsgd import Qsgd
+from covey.exchange.codecs.qsgd import Qsgd, written
 from covey.message import Address
 from covey.vector import Vector
 from tests.exchange.coders import SPECS, codec, form, normal
@@ -106,3 +106,16 @@ def test_levels_are_those_that_there_are() -> None:
     wire, _ = theirs.encode(normal(form()), theirs.memory)
     with pytest.raises(WireError, match="worker 1 sent a level above 7"):
         codec("qsgd").made(form(), 3).decode(Vector(wire.parts, PEER))
+
+
+@pytest.mark.parametrize("level", [-8, 8, -129])
+def test_a_level_is_refused_whichever_way_it_is_too_large(level: int) -> None:
+    coder, wire = made("qsgd")
+    levels = torch.zeros(form().like.parts[0].numel(), dtype=torch.int64)
+    for number in (-7, 7, level):
+        levels[3] = number
+        parts = [wire.parts[0], *written(levels), *wire.parts[3:]]
+        if number != level:
+            coder.decode(Vector(parts, PEER))
+    with pytest.raises(WireError, match="worker 1 sent a level above 7"):
+        coder.decode(Vector(parts, PEER))

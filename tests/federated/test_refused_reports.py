@@ -53,6 +53,13 @@ def test_a_report_of_more_samples_than_its_client_has_is_refused(lied: Callable[
     assert found.notes["refused reports"] == 2 and found.samples == 2 * 5 * 10
 
 
+def test_a_round_does_not_wait_for_a_client_whose_report_was_refused(lied: Callable[..., Result]) -> None:
+    """It has dropped out, and the round ends with the reports of the others, long before its deadline."""
+    found = lied(lambda report: replace(report, samples=11)).participation
+    assert found and [(one.state, one.reports, one.dropped) for one in found.rounds] == [("committed", 5, 1)] * 2
+    assert all(one.took < 60.0 for one in found.rounds)
+
+
 def test_fedbuff_refuses_a_report_of_more_samples_than_its_client_has(lied: Callable[..., Result]) -> None:
     found = lied(lambda report: replace(report, samples=11), "fedbuff(buffer=6)")
     assert found.notes["refused reports"] >= 1 and found.samples == 2 * 6 * 10
