@@ -210,6 +210,9 @@ def test_what_is_written_goes_before_what_a_system_is_made_of() -> None:
     assert resolve("tensorflow(size=2)", 4).settings["size"] == 2
     assert resolve("tensorflow(size=2)", 4).settings["count"] == "gradients"
     assert resolve("mxnet over servers(count=2)", 4).servers.count == 2
+    assert resolve("nebula", 4).settings["period"] == 32
+    shorter = resolve("nebula(period=8)", 4).settings
+    assert (shorter["period"], shorter["local"]) == (8, 2)
     with pytest.raises(SpecError, match="no setting 'bound'"):
         resolve("mxnet(bound=2)", 4)
 

@@ -100,3 +100,12 @@ def test_two_servers_take_half_of_the_traffic_each(task: Task) -> None:
     narrow = replace(situation(task, bandwidth="1mbit", latency="0ms", compute="1ms"), workers=8)
     one, two = (predict.step(resolve(f"bsp over servers(count={count})", 8), narrow) for count in (1, 2))
     assert two.seconds == pytest.approx(one.seconds / 2, rel=0.05)
+
+
+def test_of_gradients_that_are_gathered_a_worker_decodes_everybodys(task: Task) -> None:
+    """A top-k sum has other places for each worker, so all get all; a sum that adds up on its way is decoded once."""
+    free = situation(task, CodecTime())
+    dear = replace(free, coding=dict.fromkeys(free.coding, CodecTime(decode=CpuTime(each=Seconds(0.01)))))
+    for spec, decoded in (("allreduce + topk(density=0.1)", 4), ("allreduce + fp16", 1)):
+        took = [predict.step(resolve(spec, 4), now).seconds for now in (free, dear)]
+        assert took[1] - took[0] == pytest.approx(decoded * 0.01), spec

@@ -21,6 +21,7 @@ from covey.model import build
 from covey.model.replica_spec import pace_of
 from covey.simulate import from_flags
 from covey.task import Task
+from covey.task.adjusted import at_rate
 from tests.worlds import mlp, sgd
 
 SCRIPT = """
@@ -72,6 +73,13 @@ def test_a_factor_on_the_rate_follows_the_longer_run() -> None:
 def test_a_task_without_such_a_schedule_stays_as_it_is() -> None:
     task = mlp(sgd(0.1), scheduler=lambda optimizer: lr_scheduler.StepLR(optimizer, 2))
     assert in_run_of(8, task, passes=2) is task
+
+
+def test_a_rate_that_is_only_multiplied_is_that_of_a_run_of_any_length() -> None:
+    plain = at_rate(mlp(sgd(0.1)), 0.5)
+    assert in_run_of(8, plain, passes=2) is plain
+    falling = in_run_of(8, at_rate(mlp(sgd(0.1), rate=lambda progress: 1 - progress), 0.5), passes=2)
+    assert falling.rate is not None and [falling.rate(0.0), falling.rate(1.0)] == [0.5, 0.375]
 
 
 def test_advice_is_trained_within_the_planned_run_and_says_over_how_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,3 +106,13 @@ def test_workers_of_one_machine_read_as_one_host() -> None:
     )
     assert known.seconds() == pytest.approx(STRIPE / 1e9)
     assert replace(known, readers=4)._store_stripes() == 10, "they share the cache of their host"
+
+
+def test_hosts_with_caches_of_their_own_fetch_what_each_of_them_reads() -> None:
+    """Ten stripes and four hosts: one sample a stripe, of which each host draws 2.5 of 10, or so many that all do."""
+    far = FarData(
+        backend=Backend(sample=Bytes(STRIPE)), samples=10, batch=1, readers=4, hosts=4, goodput=1e9, latency=0.0
+    )
+    assert far._store_stripes() == pytest.approx(4 * 10 * (1 - 0.9**2.5))
+    many = replace(far, backend=Backend(sample=Bytes(STRIPE // 1024)), samples=10 * 1024)
+    assert many._store_stripes() == pytest.approx(40)

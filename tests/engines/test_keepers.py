@@ -174,3 +174,12 @@ def test_who_fetches_a_stripe_is_not_sent_it_too() -> None:
     hosts._deliver(KEEPER_0, WantStripe(far, 0, SIZE, sender=SECOND))
     hosts.settle()
     assert hosts.told == [(FIRST.rank, "FetchStripe"), (SECOND.rank, "StripeBytes")]
+
+
+def test_who_waited_for_a_keeper_that_departed_is_told_to_fetch_where_this_one_is_next() -> None:
+    hosts = Listening(2)
+    far = next(stripe for stripe in STRIPES if owners(stripe, HOST_NAMES[:2])[0] == "host1")
+    hosts._deliver(KEEPER_0, WantStripe(far, 0, SIZE, sender=FIRST))
+    hosts.lose(1)
+    hosts.settle()
+    assert hosts.told == [(FIRST.rank, "FetchStripe")]

@@ -56,6 +56,13 @@ def test_of_a_whole_image_a_member_takes_as_many_rows_as_its_filters_reach() -> 
     assert apart(found, run(given, "allreduce", 1)) < 1e-10
 
 
+def test_images_with_fewer_rows_for_each_than_filters_reach_are_brought_together() -> None:
+    data = torch.randn(70, 1, 4, 8, dtype=torch.float64), torch.randint(0, 5, (70,))
+    given = task(lambda: Local(height=4), data=data)
+    found = run(given, 'allreduce with mesh(tensor=4, split="*first:spatial *second:spatial *last:row")', 4, steps=3)
+    assert apart(found, run(given, "allreduce", 1, steps=3)) < 1e-10
+
+
 @pytest.mark.parametrize("height", [8, 16])
 def test_only_borders_travel_and_no_gradient(height: int) -> None:
     """Of the second layer two rows each way, forward and backward; a sum of the last layer's outputs, and its bias."""

@@ -187,6 +187,16 @@ def test_the_parent_is_the_newest_version_of_an_earlier_run(tmp_path: Path) -> N
     assert parent_of(store, runs) == "newer:1", "by the time, not by the number"
 
 
+def test_of_two_runs_that_went_on_from_one_neither_is_the_others_parent(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path)
+    store.register("first", weights(1), origin("a"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covey.store.model_store.now", lambda: "2999-01-01T00:00:00Z")
+        store.register("branch", weights(2), origin("a", "b"), {})
+    assert parent_of(store, [RunOrigin(key=key) for key in "ac"]) == "first:1"
+    assert parent_of(store, [RunOrigin(key=key) for key in "abc"]) == "branch:1"
+
+
 class Numbers(Dataset[tuple[int, str]]):
     def __init__(self, first: int = 0, moving: bool = False) -> None:
         self.first, self.moving, self.asked = first, moving, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -81,6 +82,13 @@ def test_points_are_alike_that_are_near() -> None:
     found = likeness(space, points)
     assert np.allclose(np.diag(found), 1) and np.allclose(found, found.T) and np.linalg.eigvalsh(found).min() > -1e-9
     assert found[0, 1] > 0.9 > found[0, 2] and found[0, 1] > found[0, 3]
+
+
+def test_likeness_falls_as_a_normal_curve_that_is_half_a_range_wide() -> None:
+    points = [{"rate": 1e-4, "strategy": "bsp"}, {"rate": 1e-2, "strategy": "bsp"}, {"rate": 1e-4, "strategy": "ssp"}]
+    found = likeness(parse_space("rate=log(1e-4, 1), strategy=bsp|ssp"), points)
+    assert found[0, 1] == pytest.approx(math.exp(-1 / 2)), "half a range apart"
+    assert found[0, 2] == pytest.approx(math.exp(-2)), "another choice is as far as a whole range"
 
 
 def test_every_task_has_a_first_trial_then_the_one_that_may_gain_most() -> None:

@@ -124,6 +124,23 @@ def test_headers_of_pages_that_lie_bring_samples_or_refusals_and_never_much_memo
     assert len(refused) > 20 and all("'a.parquet'" in line for line in refused) and pool.max_memory() < 200 * MB
 
 
+@pytest.mark.parametrize(("values", "promised"), [(["a", "b", "a"], True), (["a" * 100] * 50, False)])
+def test_a_dictionary_that_is_there_or_not_unlike_the_metadata_says_is_refused(
+    tmp_path: Path, values: list[str], promised: bool
+) -> None:
+    path, files, columns = tmp_path / "a.parquet", [], []
+    for use_dictionary in (promised, not promised):
+        shard(tmp_path, {"x": values}, use_dictionary=use_dictionary, compression="none")
+        size = parquet.ParquetFile(path).metadata.row_group(0).column(0).total_compressed_size
+        files.append(path.read_bytes())
+        columns.append(files[-1][4 : 4 + size])
+    (whole, _), (own, other) = files, columns
+    assert len(other) <= len(own), "it has room for the other's pages"
+    path.write_bytes(whole[:4] + other.ljust(len(own), b"\0") + whole[4 + len(own) :])
+    with pytest.raises(ShardError, match="has other pages of 'x' than it says"):
+        covey.data.remote(tmp_path, "parquet")[0]
+
+
 def field(number: int, kind: int, value: bytes) -> bytes:
     """One of a structure of Thrift, by its number."""
     return bytes([kind]) + varint(number << 1) + value
