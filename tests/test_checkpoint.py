@@ -177,8 +177,10 @@ def test_a_state_that_is_not_there(tmp_path: Path) -> None:
 def test_what_is_remembered_begins_in_memory_where_torch_lets_tensors_begin(tmp_path: Path) -> None:
     """Products of MKL differ with that in their last bit on AMD's processors."""
     memories = {"vectors": {str(size): Vector([torch.randn(size)]) for size in (83, 1, 84)}}
-    found = there_and_back(tmp_path, state(memories=memories)).memories["vectors"]
-    assert [vector.parts[0].data_ptr() % 64 for vector in found.values()] == [0, 0, 0]
+    waiting = [Kept(step=1, share=0.5, model=Vector([torch.randn(5)]), sender=ME) for _ in range(3)]
+    found = there_and_back(tmp_path, state(memories=memories, mailbox=waiting))
+    vectors = [*found.memories["vectors"].values(), *(message.model for message in found.mailbox)]
+    assert [vector.parts[0].data_ptr() % 64 for vector in vectors] == [0] * 6
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from covey.advise.candidates import ALONE, Candidate, candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.conclude import conclude
 from covey.advise.known import Curve, Known
-from covey.advise.predict import whole_periods
+from covey.advise.predict import round_to_periods
 from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, RealSteps, measure_best, to_spend
 from covey.advise.situation import look
 from covey.advise.trials.level import Level
@@ -65,7 +65,7 @@ def test_the_best_eight_then_the_best_four_with_the_same_seeds() -> None:
     for turn, (many, steps) in enumerate(ROUNDS):
         mine = [one for one in asked if one[3] == turn and one[1] == 2]
         assert len(mine) == many and {one[2] for one in mine} == {
-            whole_periods(resolve(one[0], 2), steps, 5) for one in mine
+            round_to_periods(resolve(one[0], 2), steps, 5) for one in mine
         }
         assert ("local_sgd", 1, steps, turn) in asked
     assert found.single().value == 0.02

@@ -61,8 +61,8 @@ def period(strategy: Strategy) -> float:
     return float(settings.get("period") or settings.get("up") or settings.get("push") or 1)
 
 
-def whole_periods(strategy: Strategy, steps: int, begun: int) -> int:
-    """About so many steps, of which all but those at the beginning are whole periods: each with its exchange."""
+def round_to_periods(strategy: Strategy, steps: int, begun: int) -> int:
+    """`begun` steps, which do not count, and about as many whole periods, each with its exchange, as make `steps`."""
     every = max(1, round(period(strategy)))
     return begun + every * max(1, round((steps - begun) / every))
 

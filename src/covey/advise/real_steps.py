@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from covey.advise.candidates import ALONE
 from covey.advise.estimate import Estimate
 from covey.advise.known import CandidateRow, Known
-from covey.advise.predict import whole_periods
+from covey.advise.predict import round_to_periods
 from covey.advise.situation import Situation
 from covey.errors import CoveyError
 from covey.observe.contention import Contention
@@ -102,17 +102,18 @@ def _unsettled(known: Known) -> list[CandidateRow]:
 def _measure(
     row: CandidateRow, known: Known, real: RealSteps, steps: int, turn: int, told: Callable[[str], None]
 ) -> bool:  # fmt: skip
-    """Measure a strategy; whether its steps have been. A period has an exchange, so none is left half-way."""
+    """Measure whole periods of a strategy; whether that was done."""
     if real.late:
         known.late = True
         return False
     wanted = _fewer(steps, known.step(row).value, known.now)
-    fewer = whole_periods(row.candidate.strategy, wanted, 1 + WARM)
-    if fewer > 2 * wanted:  # too slow for a period
+    many = round_to_periods(row.candidate.strategy, wanted, 1 + WARM)
+    if many > 2 * wanted:
+        told(f"not measuring {row.candidate.spec}: its exchange comes after more steps than there is time for")
         return False
-    told(f"measuring {fewer} real steps of {row.candidate.spec}")
+    told(f"measuring {many} real steps of {row.candidate.spec}")
     try:
-        row.real.append(real.measure(row.candidate.spec, real.workers, fewer, turn))
+        row.real.append(real.measure(row.candidate.spec, real.workers, many, turn))
         row.timing = "real steps"
         known.disturbed |= real.disturbed
     except CoveyError as error:

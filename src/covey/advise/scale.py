@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from covey.advise.pace import BatchPace
-from covey.advise.predict import period, whole_periods
+from covey.advise.predict import period, round_to_periods
 from covey.advise.world import fastest, sized, slowness
 from covey.catalog import resolve
 from covey.data.stripe_cache.expected_reads import far_data, later
@@ -151,7 +151,7 @@ def _point(
         strategy = resolve(spec, workers)
         # enough for an exchange, if periods are short for two, and on few workers for chance to even out
         wanted = max(STEPS, -(-BATCHES // workers), 1 + 2 * min(32, round(period(strategy))))
-        steps = whole_periods(strategy, wanted, 1)
+        steps = round_to_periods(strategy, wanted, 1)
         result = fit(
             task, spec, workers, engine="simulated", cluster=world, timing_only=True, steps=steps, seed=seed,
             servers=servers if strategy.servers.count else None, instruments=[pace], runs=False,

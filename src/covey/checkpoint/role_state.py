@@ -78,8 +78,9 @@ class RoleState:
         try:
             with opened(_file(directory, who, "safetensors")):
                 tensors = load_file(_file(directory, who, "safetensors"))
-            # Matrix products of MKL depend on where numbers begin on some processors: those in use begin as torch's do.
-            tensors |= {name: tensor.clone() for name, tensor in tensors.items() if name.startswith("memories")}
+            # Products of MKL depend on where numbers begin on some processors: what programs use begins as torch's do.
+            used = [name for name in tensors if name.startswith(("memories", "mailbox"))]
+            tensors |= {name: tensors[name].clone() for name in used}
             tree = read_object(_file(directory, who, "json"))
             length = sum(tensor.nbytes for tensor in tensors.values())
             read_index(tree.pop("blocks", []), length)  # a /2 has none

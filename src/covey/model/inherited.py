@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,13 @@ class InheritedModel:
                 "same one, or start anew"
             )
         layout = replica.layout
+        owners = Counter(id(parameter) for group in replica.optimizer.param_groups for parameter in group["params"])
         for slot in layout.slots:
+            if owners[id(layout.parameters[slot.name])] > 1:
+                raise CheckpointError(
+                    f"several optimizers have {slot.name}, and the checkpoint does not say which state is whose: go on "
+                    "with as many workers and servers as before, or start anew"
+                )
             slot.view(layout.params).copy_(self._found("parameter", slot.name).view(slot.shape))
             state = replica.optimizer.state[layout.parameters[slot.name]]
             for (kind, name, key), value in self.numbers.items():

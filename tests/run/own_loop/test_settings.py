@@ -10,6 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from covey.checkpoint import RoleState
+from covey.errors import CheckpointError
+from covey.model.inherited import inherited
 from covey.model.named import members, named_numbers
 from covey.model.replica import Replica
 from covey.run.own_loop.settings import replica_of
@@ -69,3 +71,13 @@ def test_what_two_optimizers_keep_of_a_parameter_is_kept_of_both(tmp_path: Path)
         ("weight", "momentum_buffer"): [1.0, 2.0], ("weight", "momentum_buffer 2"): [2.0, 3.0],
         ("bias", "momentum_buffer"): [7.0],
     }  # fmt: skip
+
+
+def test_what_two_optimizers_keep_of_a_parameter_does_not_go_on_among_other_roles() -> None:
+    """There each state would be of the optimizer that has the parameter last."""
+    model = nn.Linear(2, 1)
+    replica = replica_of(model, [torch.optim.SGD([model.weight], momentum=0.5), torch.optim.SGD(model.parameters())])
+    own = {"piece": replica.trained, "optimizer_class": "Combined", "members": members(replica)}
+    kept = inherited({ME: state(replica={**replica.state(), **own})}, [ME])
+    with pytest.raises(CheckpointError, match="several optimizers have weight.*as many workers and servers as before"):
+        kept.restore(replica, 0)

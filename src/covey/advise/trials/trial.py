@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate
 from covey.advise.pace import BatchPace
-from covey.advise.predict import StepTime, period, whole_periods
+from covey.advise.predict import StepTime, period, round_to_periods
 from covey.advise.situation import Situation
 from covey.advise.trials.length import in_run_of
 from covey.advise.trials.level import HeldLoss, Level, samples_to
@@ -88,7 +88,7 @@ class SimulatedTrials:
     def timed(self, candidate: Candidate) -> StepTime | None:
         """A few steps without the model; None where that takes too long here, or cannot be."""
         wanted = max(FEW_STEPS, min(MOST_STEPS, 1 + round(2 * period(candidate.strategy))))
-        steps = whole_periods(candidate.strategy, wanted, 1)
+        steps = round_to_periods(candidate.strategy, wanted, 1)
         if 10 * steps * self.now.workers > EFFECTS:
             return None
         pace = BatchPace()
