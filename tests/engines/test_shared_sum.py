@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.engines.process.role.add_up import STRETCH, add_up
 from covey.engines.process.role.native_sums import SumDone
 from covey.engines.process.role.shared_sum import SharedSum
 from covey.engines.transport.shared.memory import HostMemory
@@ -118,6 +119,14 @@ def test_one_that_alone_counts_is_given_to_all_bit_by_bit() -> None:
     hall.finish(hall.members, 3)
     assert all(bool(vector.parts[0].signbit().all()) and not vector.parts[0].any() for vector in vectors)
     hall.close()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_long_numbers_of_three_are_added_up_wherever_the_sum_goes(apart: bool) -> None:
+    brought = [torch.full((2 * STRETCH + 77,), float(number)) for number in (1, 2, 4)]
+    into = torch.empty_like(brought[0]) if apart else brought[1]
+    add_up(brought, [1.0, 1.0, 1.0], into, tuple(workers(3)))
+    assert torch.equal(into, torch.full_like(into, 7.0))
 
 
 def test_whole_numbers_too() -> None:

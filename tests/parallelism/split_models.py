@@ -52,7 +52,7 @@ class Attention(nn.Module):
         else:
             key, value = (one.repeat_interleave(self.heads // self.kv, 1) for one in (key, value))
             scores = query @ key.transpose(-2, -1) / self.size**0.5
-            hidden = torch.ones(time, scores.shape[-1], dtype=torch.bool).tril(scores.shape[-1] - time)
+            hidden = torch.ones(time, scores.shape[-1], dtype=torch.bool, device=x.device).tril(scores.shape[-1] - time)
             scores = scores.masked_fill(~hidden, float("-inf")).softmax(-1)
             mixed = F.dropout(scores, self.rate, self.training) @ value
         return self.out(mixed.transpose(1, 2).reshape(batch, time, width))

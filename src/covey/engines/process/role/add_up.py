@@ -31,7 +31,8 @@ def add_up(given: list[Tensor], shares: list[float], into: Tensor, group: Group)
     for start in range(0, numel, stretch):
         total = into[start : start + stretch]
         pieces = [tensor[start : start + stretch] for tensor in given]
-        _add_stretch(pieces, shares, alike, room[: total.numel()], total, group)
+        piece_room = total if room is into else room[: total.numel()]
+        _add_stretch(pieces, shares, alike, piece_room, total, group)
 
 
 def _add_stretch(
