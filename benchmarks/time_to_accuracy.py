@@ -190,7 +190,8 @@ def table(kept: KeptFinishes, cell: Cell) -> str:
         lines.append(f"| {name} | {_seconds(row)} | {row['samples']:,.0f} | {row['sent'] / 1e6:,.1f} |")
     advice = kept.found.get(f"{cell} | advice")
     if advice:
-        told = f"`{advice['spec']}` on {advice['workers']} workers, {advice['seconds'] or float('nan'):.1f} s predicted"
+        foreseen = f"{advice['seconds']:.1f} s predicted" if advice["seconds"] else "no time predicted"
+        told = f"`{advice['spec']}` on {advice['workers']} workers, {foreseen}"
         lines.append(f"\n`covey advise` puts first: {told} ({advice['sure']}). It {advice_holds(kept, cell)}.")
     return "\n".join(lines)
 

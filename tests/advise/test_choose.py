@@ -16,7 +16,7 @@ from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.estimate import Estimate
 from covey.advise.known import UNPROVEN, Curve, Known
-from covey.advise.predict import slowest
+from covey.advise.predict import StepTime, samples_needed, slowest
 from covey.advise.ranked import Advice
 from covey.advise.situation import Situation, look, skew, time_batch
 from covey.advise.trials.level import Level
@@ -188,7 +188,39 @@ def test_what_was_never_tried_must_be_better_than_what_was(task: Task) -> None:
         row.timing = "formulas" if row is first else "virtual time"
     second = known.rows[0] if known.rows[0] is not first else known.rows[1]
     known.curves[second.candidate.mathematics] = Curve({0: TrialOutcome(samples=1000.0)})
+    known.level = Level(task=task, until="accuracy>=0.9", scores=8, samples=1000.0, seconds=1.0)
     assert known.doubt(second) == 1.0 and known.doubt(first) == pytest.approx(UNPROVEN**2)
+    known.level = replace(known.level, exact=False)
+    assert known.doubt(first) == UNPROVEN, "a loss on the way proves little"
+
+
+def test_a_few_real_steps_do_not_outweigh_what_was_foreseen(task: Task) -> None:
+    now = look(task, 4, from_flags())
+    known = Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)][:3])
+    first, second, third = known.rows
+    for row in known.rows:
+        row.step, row.timing = StepTime(seconds=0.1, exchange=0.0), "virtual time"
+    first.real, second.real = [0.1], [0.12]
+    ahead, behind, unmeasured = map(known.step, (first, second, third))
+    assert 0.1 < ahead.value < unmeasured.value < behind.value < 0.12
+    assert behind.error < unmeasured.error
+    second.real = []
+    assert known.step(first).value == 0.1, "the only one that was measured is what it was"
+
+
+def test_what_rules_of_thumb_say_of_averages(task: Task) -> None:
+    """As measured to 86 % on Fashion-MNIST with four workers."""
+    layers = nn.Flatten(), nn.Linear(64, 1568), nn.ReLU(), nn.Linear(1568, 512), nn.ReLU(), nn.Linear(512, 10)
+    now = look(replace(task, model=lambda: nn.Sequential(*layers)), 4, from_flags())
+
+    def needed(spec: str) -> float:
+        return samples_needed(resolve(spec, 4), now, 0.0)
+
+    assert needed("bmuf(momentum=0.4, reset=false)") < needed("local_sgd") < needed("allreduce")
+    assert needed("local_sgd") < needed("local_sgd(period=32)") < needed("gosgd") < needed("local_sgd(period=128)")
+    assert needed("bmuf(period=4, momentum=0.4, reset=false)") > 1.4 * needed("bmuf(momentum=0.4, reset=false)")
+    few, more = (needed(f"local_sgd + powersgd(rank={rank})") for rank in (4, 16))
+    assert 1.1 * more < few and needed("allreduce + powersgd(rank=4)") == needed("allreduce + powersgd(rank=16)")
 
 
 @pytest.mark.parametrize(("samples", "few"), [(20.0, True), (1.0, False)])

@@ -68,16 +68,18 @@ def offer(spec: str, now: Situation) -> CodecOffer | None:
     least = min(range(1, len(whole)), key=lambda number: whole[number])
     place = best(0.0, whole) or least
     strategy, quickest = (coded[number - 1].composition.codec for number in (place, least))
+    needed = [all_steps / step for all_steps, step in zip(whole, steps, strict=True)]
     return CodecOffer(
-        codec=strategy.name, gain=1 - steps[place] / steps[0], steps=strategy.traits.steps,
+        codec=strategy.name, gain=1 - steps[place] / steps[0], steps=needed[place] / needed[0],
         below=_below(plain, coded[place - 1], calm), narrowest=now.narrowest,
         quickest=quickest.name if least != place else "",
     )  # fmt: skip
 
 
 def _whole(strategy: Strategy, now: Situation) -> float:
-    """A step, as many times as the codec needs more of them."""
-    return predict.step(strategy, now).seconds * strategy.composition.codec.traits.steps
+    """A step, as many times as rules of thumb say that they are needed."""
+    step = predict.step(strategy, now)
+    return step.seconds * predict.samples_needed(strategy, now, step.staleness)
 
 
 def _strategy(spec: str, workers: int) -> Strategy | None:

@@ -20,7 +20,7 @@ from covey.advise.world import fastest, slowness
 STEP_ERROR: dict[Timing, float] = {"formulas": 0.2, "virtual time": 0.1, "real steps": 0.05}
 """Standard deviations of the logarithm of a step's time, of one measurement; docs/benchmarks.md has the ratios."""
 DISTURBED = 0.2  # the same of real steps while other programs used the cores
-THUMB, LIKE, EARLY, SEED = 0.3, 0.2, 0.25, 0.1
+THUMB, LIKE, EARLY, SEED = 0.3, 0.2, 1.0, 0.1
 """The same of samples: by rules of thumb, by what others took, by a loss on the way, and of one seed to the target."""
 NARROWER = 0.1  # the share of an interval that another measurement must be able to take away to be worth its time
 UNPROVEN = 1.15  # what only rules of thumb, or formulas, speak for must be better by this to come first
@@ -93,15 +93,16 @@ class Known:
         return Estimate(max(own, self.now.prepared_every / self.now.workers))
 
     def step(self, row: CandidateRow) -> Estimate:
-        """Its real steps; else what was foreseen, times what real ones of others were of that."""
-        if row.real:
-            return estimated(row.real, self._real_error)
-        error = self.now.cluster.error if row.timing == "virtual time" else 0.0
-        error = error or STEP_ERROR[row.timing]
+        """Its real steps, and what was foreseen, times what real ones were of that: few steps differ by chance."""
+        error = self.now.cluster.error if row.timing != "formulas" else 0.0
+        error = error or STEP_ERROR[row.timing if row.timing != "real steps" else "virtual time"]
         ratios = [median(other.real) / other.step.seconds for other in self.rows if other.real]
         if not ratios:
             return Estimate(row.step.seconds, error)
-        return Estimate(row.step.seconds * median(ratios), spread(ratios, max(error, self._real_error)))
+        foreseen = Estimate(row.step.seconds * median(ratios), spread(ratios, max(error, self._real_error)))
+        if not row.real or len(ratios) == 1:
+            return estimated(row.real, self._real_error) if row.real else foreseen
+        return estimated(row.real, self._real_error).joined(foreseen)
 
     @property
     def _real_error(self) -> float:
@@ -178,7 +179,8 @@ class Known:
 
     def doubt(self, row: CandidateRow) -> float:
         """By how much it must be better than what was tried."""
-        untrained = bool(self.curves) and not self.curve(row).trials
+        exact = self.level is not None and self.level.exact  # a loss on the way proves little
+        untrained = exact and bool(self.curves) and not self.curve(row).trials
         untimed = row.timing == "formulas" and any(other.timing != "formulas" for other in self.rows)
         return UNPROVEN ** (untrained + untimed)
 

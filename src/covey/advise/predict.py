@@ -17,6 +17,7 @@ from covey.strategy import Strategy
 from covey.vector import Vector
 
 DRAWS = 64  # of the slowest of all workers
+BLOCK = 8  # steps between two averages from which on these cost samples, and block momentum saves some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +168,9 @@ def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> floa
 
     Rules of thumb, for orders of magnitude only: between 1 (n workers are n times as good) and n (they are not), a
     gradient of n batches is worth the square root; staleness costs a tenth for every update, up to twice; and a codec
-    what `auto` reckons with. Averaging after several steps saves a seventh, until periods are long, and block momentum
-    up to an eighth; an elastic pull costs a third (benchmarks/time_to_accuracy.py, at 86 %).
+    what `auto` reckons with. Averaging after up to eight steps saves a little, and longer periods cost. Block momentum
+    saves up to an eighth; with shorter blocks it costs. So do an elastic pull, what is pushed to one peer at a time,
+    and a codec that keeps a hundredth of a model's changes (benchmarks/time_to_accuracy.py, at 86 %).
     """
     place, n = strategy.taxonomy, now.workers
     factor = math.sqrt(n)
@@ -179,9 +181,15 @@ def samples_needed(strategy: Strategy, now: Situation, staleness: float) -> floa
     if place.optimization == "decentral":
         one_to_one = place.architecture == "peers" and "all-" not in place.exchange
         spread = max(1.0, math.log2(n)) if one_to_one else 1.0  # exchanges until all have heard of a model
-        factor *= min(2.0, 0.85 + 0.005 * period(strategy) * spread)
+        every = period(strategy)
+        factor *= min(2.0, 0.93 + 0.08 * max(0.0, math.sqrt(every * spread) - math.sqrt(BLOCK)))
         factor *= 1.3 if strategy.settings.get("pull") else 1.0
+        factor *= 1.3 if one_to_one and place.scheduling == "soft" else 1.0
         momentum = strategy.settings.get("momentum")
         if place.scheduling == "synchronous" and isinstance(momentum, float):
-            factor *= 1 - 0.25 * min(momentum, 1 - momentum)
+            gain = min(momentum, 1 - momentum)
+            factor *= 1 - 0.25 * gain if every >= BLOCK else 1 + gain
+        codec = strategy.composition.codec
+        if codec.traits.feedback == "needed":
+            factor *= 1 + min(1.0, 0.004 / share(codec, now))
     return factor * strategy.composition.codec.traits.steps

@@ -125,14 +125,16 @@ class GradientStream(AsyncIterator[Piece]):
 
 
 def _buckets(layout: Flat, size: int) -> list[list[TensorSlot]]:
-    """Neighbouring parameters together, from the last to the first, each bucket about `size` bytes of one part."""
+    """Neighbouring parameters together, from the last to the first; each bucket of one part, full at `size` bytes.
+
+    A large one goes with the small ones behind it, not by itself: they are there first, and would hold it up.
+    """
     buckets: list[list[TensorSlot]] = []
     room = 0
     for slot in reversed(layout.slots):
-        nbytes = (slot.stop - slot.start) * layout.params.parts[slot.part].element_size()
-        if not buckets or room < nbytes or buckets[-1][0].part != slot.part:
+        if room <= 0 or buckets[-1][0].part != slot.part:
             buckets.append([])
             room = size
         buckets[-1].insert(0, slot)
-        room -= nbytes
+        room -= (slot.stop - slot.start) * layout.params.parts[slot.part].element_size()
     return buckets

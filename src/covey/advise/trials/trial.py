@@ -166,8 +166,8 @@ class SimulatedTrials:
         except CoveyError:
             return TrialOutcome(late=True)
         at = result.reached
-        if at is None and not level.exact:
-            return TrialOutcome(samples=result.samples, tried=result.seconds)  # at least: it says little of the target
+        if not level.exact:  # it says little of the target: nobody is late; who is not there needs at least as many
+            return TrialOutcome(samples_to(result)) if at else TrialOutcome(result.samples, tried=result.seconds)
         if (at.seconds if at else result.seconds) > limit.seconds or (at is None and limit.fair):
             return TrialOutcome(tried=min(limit.seconds, result.seconds), late=True)
         return TrialOutcome(samples=samples_to(result)) if at else TrialOutcome(tried=result.seconds)
