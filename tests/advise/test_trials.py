@@ -206,7 +206,7 @@ def test_what_a_slow_worker_does_alone_in_the_end_does_not_count(task: Task) -> 
     found = trials.train(candidate, on_the_way, Limit(40, others, fair=True))
     assert math.isfinite(found.samples) and not found.late, "a loss on the way says little of who is late"
     short = trials.train(candidate, on_the_way, Limit(3, math.inf, fair=True))
-    assert short.samples >= 3 * now.batch and short.tried > 0 and not short.late, "at least as many as it was tried with"
+    assert short.samples >= 3 * now.batch and short.tried > 0 and not short.late, "at least as many as were tried"
 
 
 @pytest.mark.usefixtures("few")
