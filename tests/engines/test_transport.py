@@ -598,3 +598,54 @@ def test_what_was_taken_is_never_less_than_before() -> None:
     link.offered, link.credited = 10, 5
     assert [link.credit(taken) for taken in (4, 11, 5, 10, 9)] == [False, False, True, True, False]
     assert link.credited == 10
+
+
+# --- restarted peers
+
+
+def restarted(two: Two, incarnation: int) -> None:
+    """A new process in the place of A, of which B has not heard yet."""
+    two.a.close()
+    two.a = ZmqTransport(A, two.b.book, limit=LIMIT, frame=FRAME, incarnations={A: incarnation})
+
+
+def test_what_a_restarted_role_sends_before_one_hears_of_that_waits_until_one_does(two: Two) -> None:
+    restarted(two, 2)
+    sent = [load(0), note(1), load(2, count=9)]
+    for message in sent:
+        two.a.offer(B, message)
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        two.a.poll(0)
+        assert two.b.poll(0.001)[0] == []
+    assert not two.b.refusals.counts
+    assert two.b.renew(A, 2, two.b.book[A], ())
+    came = two.collect(3)
+    assert [(type(message), message.step) for message in came] == [(Load, 0), (Note, 1), (Load, 2)]
+    assert torch.equal(came[0].what.parts[0], sent[0].what.parts[0])
+    assert two.b.received[A] == 3 and two.b.reader.early.nbytes == 0 and not two.b.reader.early.waiting
+
+
+def test_what_waits_of_an_incarnation_that_is_over_is_dropped(two: Two) -> None:
+    restarted(two, 1)
+    two.a.offer(B, note(1))
+    while not two.b.reader.early.waiting:
+        two.a.poll(0)
+        two.b.poll(0.001)
+    restarted(two, 2)
+    assert two.b.renew(A, 2, two.b.book[A], ())
+    two.a.offer(B, note(2))
+    assert [message.step for message in two.collect(1)] == [2]
+
+
+def test_no_more_waits_than_there_is_room_for(two: Two) -> None:
+    restarted(two, 1)
+    two.b.reader.early.limit = 1000
+    two.a.offer(B, load(0, count=100))
+    two.a.offer(B, load(1, count=1000))
+    while not two.b.refusals.counts:
+        two.a.poll(0)
+        two.b.poll(0.001)
+    assert ["incarnation 1 of worker 0 is refused" in told for told in two.b.refusals.counts] == [True]
+    assert two.b.renew(A, 1, two.b.book[A], ())
+    assert [message.step for message in two.collect(1)] == [0]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import zmq
+
 from covey.engines.transport import frames
+from covey.engines.transport.early_frames import EarlyFrame, EarlyFrames
 from covey.engines.transport.frames import Frame
 from covey.engines.transport.inbox import Inbox, fill
 from covey.engines.transport.link import ReceivingSocket
@@ -32,6 +35,7 @@ class FrameReader:
     ) -> None:  # fmt: skip
         self.door, self.inbox, self.refusals, self.keyed, self.lanes = door, inbox, refusals, keyed, lanes
         self.credit, self.invited = credit, invited
+        self.early = EarlyFrames(inbox.limit)
 
     def close(self) -> None:
         """Forget whom it tells: what they hold open is closed as soon as nobody else needs it."""
@@ -73,18 +77,41 @@ class FrameReader:
         claimed = self.inbox.admit(frame)
         if self.keyed and claimed != proved:
             raise WireError(f"{proved} sent a frame in the name of {claimed}")
-        if self.inbox.outdated(frame):
+        if self.inbox.ahead(frame) and self._wait(frame, rest):
             return
+        if not self.inbox.outdated(frame):
+            self._pass(EarlyFrame(frame, rest, None), claimed, found)
+
+    def _wait(self, frame: Frame, rest: memoryview) -> bool:
+        """Keep a frame until `renewed`; False if there is no room."""
+        body = self.door.socket.recv() if self.door.socket.get(zmq.RCVMORE) else None
+        return self.early.keep(EarlyFrame(frame, bytes(rest), body))
+
+    def renewed(self, who: Address, found: Found) -> None:
+        """Add the messages of what has come of this incarnation before this role had heard of it."""
+        for early in self.early.of(self.inbox.book.index(who)):
+            try:
+                if self.inbox.ahead(early.frame):
+                    self.early.keep(early)
+                elif not self.inbox.outdated(early.frame):
+                    self._pass(early, who, found)
+            except WireError as error:
+                self.refusals.note(str(error))
+
+    def _pass(self, came: EarlyFrame, claimed: Address, found: Found) -> None:
+        """Take a frame of the incarnation that is known; bytes that have not been taken yet wait at the socket."""
+        frame, rest, body = came
         if self.lanes:
             for data in self.lanes.come(claimed):  # they had left before this one
                 self.by_lane(claimed, data, found)
             self.lanes.socketed[claimed] += 1
         if frame.kind == frames.OFFER and self.invited:
-            self.invited(claimed, rest)
+            self.invited(claimed, memoryview(rest))
         elif frame.kind == frames.DATA:
-            _add(fill(self.door.socket, self.inbox, frame), found)
+            door, inbox = self.door.socket, self.inbox
+            _add(fill(door, inbox, frame) if body is None else inbox.put(frame, body), found)
         else:
-            self._hear(frame, rest, found)
+            self._hear(frame, memoryview(rest), found)
 
     def _hear(self, frame: Frame, rest: memoryview, found: Found) -> None:
         sender = self.inbox.book[frame.sender]

@@ -122,6 +122,11 @@ class Inbox:
             raise WireError(f"a frame of role number {frame.sender} is refused: this run has {len(self.book)} roles")
         return self.book[frame.sender]
 
+    def ahead(self, frame: Frame) -> bool:
+        """Whether its sender has been restarted, which this role has not heard of yet."""
+        later = (frame.incarnation - self.incarnations[frame.sender]) % INCARNATIONS
+        return 0 < later < INCARNATIONS // 2
+
     def outdated(self, frame: Frame) -> bool:
         """Whether an earlier incarnation of its sender sent it; one that is not known yet is refused."""
         if frame.incarnation == (known := self.incarnations[frame.sender] % INCARNATIONS):

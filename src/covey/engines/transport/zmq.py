@@ -247,6 +247,7 @@ class ZmqTransport:
         self.book = {**self.book, who: endpoint}
         self.credits.renew(who, unread)
         self.sent[who] = self.received[who] = 0  # of the new incarnation
+        self.reader.renewed(who, self.home)
         return True
 
     def close(self, linger: float = 0.0) -> None:
