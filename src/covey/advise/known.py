@@ -93,16 +93,20 @@ class Known:
         return Estimate(max(own, self.now.prepared_every / self.now.workers))
 
     def step(self, row: CandidateRow) -> Estimate:
-        """Its real steps, and what was foreseen, times what real ones were of that: few steps differ by chance."""
-        error = self.now.cluster.error if row.timing != "formulas" else 0.0
-        error = error or STEP_ERROR[row.timing if row.timing != "real steps" else "virtual time"]
+        """Its real steps together with what was foreseen, times what real ones were of that; either where it is alone.
+
+        A few real steps differ by chance, and so much that they alone would decide between strategies that are alike.
+        """
+        timing: Timing = "virtual time" if row.timing == "real steps" else row.timing  # how it was foreseen
+        error = (timing == "virtual time" and self.now.cluster.error) or STEP_ERROR[timing]
         ratios = [median(other.real) / other.step.seconds for other in self.rows if other.real]
         if not ratios:
             return Estimate(row.step.seconds, error)
         foreseen = Estimate(row.step.seconds * median(ratios), spread(ratios, max(error, self._real_error)))
-        if not row.real or len(ratios) == 1:
-            return estimated(row.real, self._real_error) if row.real else foreseen
-        return estimated(row.real, self._real_error).joined(foreseen)
+        if not row.real:
+            return foreseen
+        measured = estimated(row.real, self._real_error)
+        return measured.joined(foreseen) if len(ratios) > 1 else measured  # alone, its own ratio would count twice
 
     @property
     def _real_error(self) -> float:

@@ -17,7 +17,7 @@ from covey.strategy import Strategy
 from covey.vector import Vector
 
 DRAWS = 64  # of the slowest of all workers
-BLOCK = 8  # steps between two averages from which on these cost samples, and block momentum saves some
+BLOCK = 8  # steps between two averages: longer periods cost samples, and in shorter ones block momentum does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
