@@ -18,7 +18,10 @@ from typer.testing import CliRunner
 import covey
 from covey.calibrate import calibrate
 from covey.cli import app
+from covey.engines.cluster.engine_processes import title
 from covey.engines.lab import iproute, quota, running
+from covey.engines.process import liveness
+from covey.engines.process.forking import fork_server_client
 from covey.errors import RoleFailed
 from covey.observe.progress import Progress
 from tests.clusters.harness import (
@@ -66,6 +69,19 @@ def test_a_task_of_this_process_is_measured_there(monkeypatch: pytest.MonkeyPatc
     found = calibrate(DIGITS, "lab(hosts=2, rate=100mbit, cpu=0.5)", batches=5, threads=1)
     assert found.link.bandwidth == pytest.approx(100e6 / 8) and 0 < found.compute < 1
     assert [machine.cores for machine in found.machines] == [0.5, 0.5]
+
+
+def test_hosts_are_forks_of_the_process_that_has_imported_torch(room: Room) -> None:
+    """Importing it again would cost each run of a command some seconds."""
+    found: list[str] = []
+
+    class Look(Watch):
+        def update(self, progress: Progress) -> None:
+            for server in liveness.children(fork_server_client.RUNNING[0].pid):
+                found.extend(map(title, liveness.children(server)))
+
+    covey.fit(DIGITS, "bsp", 1, steps=2, engine=PAIR, watcher=Look())
+    assert {"covey: site h0", "covey: site h1"} <= {*found}
 
 
 # -- links

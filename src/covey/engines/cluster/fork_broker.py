@@ -125,7 +125,7 @@ def forked(
             if apart:
                 break
             if listener := _listener(door):
-                server = started(environment, directory)
+                server = started(environment, str(directory))
                 report = server.fork(theirs, msgspec.structs.replace(wish, offered=True)).report
                 return OfferedParent(server, report, ForkBroker(server, secret, listener))
             time.sleep(PAUSE)  # another site came first, and will listen in a moment

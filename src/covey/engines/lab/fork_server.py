@@ -1,4 +1,4 @@
-"""The fork server of all sites of a lab: torch is imported once, because all hosts are on one machine.
+"""The fork server of all sites of a lab, as all hosts are on one machine: a fork of the one that has imported torch.
 
 A site enters its group of processes and its network before it does anything else. The fork server tells how each
 ends, and when its launcher is gone, however it died, it takes them all with it.
@@ -22,7 +22,7 @@ from covey.decoding import WireFormat
 from covey.engines.cluster import site
 from covey.engines.cluster.site_messages import SiteConfig
 from covey.engines.lab.name import NETNS
-from covey.engines.process.child_process import entitle, forked_child, read, write
+from covey.engines.process.child_process import Launcher, entitle, forked_child, read, write
 from covey.engines.process.forking.fork_server import import_all
 from covey.engines.process.forking.role_processes import forked
 from covey.errors import PeerLost
@@ -51,15 +51,18 @@ _invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", l
 ends: WireFormat[SiteEnded] = WireFormat("word of the parent of hosts", SiteEnded)
 
 
-def fork_sites(line: socket.socket, warm: str) -> None:
+def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:
     """Fork a site for each invitation, also for those that come later; stay until the launcher goes."""
+    line = socket.socket(fileno=handle)
+    entitle("covey: fork server")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Linux wakes the stopped ones of a dead launcher with it
     import_all(warm)
     invitations = _invitations.read(read(line), "the launcher")
     handed = read(line)
     gc.freeze()
     sites = {_fork(line, invitation, handed): invitation for invitation in invitations}
     try:
-        _watch(line, sites, handed)
+        _watch(line, sites, handed, launcher)
     finally:
         for pid in sites:
             os.kill(pid, signal.SIGKILL)  # its fork server sees it, and ends its roles
@@ -88,11 +91,11 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
-def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes) -> None:
+def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes, launcher: Launcher) -> None:
     handles = {os.pidfd_open(pid): pid for pid in sites}
     poll = select.poll()
     poll.register(line, select.POLLIN | select.POLLHUP)
-    for handle in handles:
+    for handle in (*handles, *launcher.handles):
         poll.register(handle, select.POLLIN)
     while True:
         for ready, _ in poll.poll():
@@ -102,6 +105,8 @@ def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes) -> 
                     handles[handle := os.pidfd_open(pid)] = pid
                     poll.register(handle, select.POLLIN)
                 continue
+            if ready not in handles:
+                return
             poll.unregister(ready)
             pid = handles.pop(ready)
             os.close(ready)
@@ -110,7 +115,3 @@ def _watch(line: socket.socket, sites: dict[int, Invitation], handed: bytes) -> 
             with suppress(OSError):
                 write(line, msgspec.msgpack.encode(SiteEnded(ended.host, status, ended.config.incarnation)))
 
-
-if __name__ == "__main__":
-    entitle("covey: fork server")
-    fork_sites(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from covey.engines.lab.fork_server import Invitation, ends
 from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
 from covey.engines.process.child_process import read, write
+from covey.engines.process.forking.fork_server_client import ForkedParent, forked_by_server
 from covey.engines.process.forking.role_processes import describe
 from covey.errors import PeerLost
 
@@ -36,7 +36,7 @@ class LabPlaces(Places):
         self.settings, self.hosts = settings, settings.hosts
         self.lab: Lab | None = None
         self.groups: dict[str, Path] = {}
-        self.parent: subprocess.Popen[bytes] | None = None  # of all sites
+        self.parent: ForkedParent | None = None  # of all sites
         self.line: socket.socket | None = None
         self.living: dict[str, int] = {}  # which site each host has, of those that it has had
 
@@ -102,10 +102,9 @@ class LabPlaces(Places):
                     dict(self._news(left))
             if self.line and self.parent:
                 self.line.close()  # the parent ends what is left
-                with suppress(subprocess.TimeoutExpired):
-                    self.parent.wait(PATIENCE)
-                self.parent.kill()
-                self.parent.wait()
+                self.parent.wait(PATIENCE)
+                self.parent.signal(signal.SIGKILL)
+                self.parent.reap()
         finally:
             if self.lab:
                 self.lab.remove()
@@ -113,11 +112,9 @@ class LabPlaces(Places):
     def _start(self, config: SiteConfig) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            told = [str(theirs.fileno()), config.warm, " " * 32]  # the last is room for a title
-            self.parent = subprocess.Popen(
-                [sys.executable, "-m", fork_server.__name__, *told],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=config.environment, process_group=0,
-            )  # fmt: skip
+            self.parent = forked_by_server(
+                config.threads, ours, theirs, None, config.warm, config.stall, entry=f"{fork_server.__name__}:main"
+            )
         return ours
 
     def _invitation(self, config: SiteConfig) -> Invitation:

@@ -23,7 +23,15 @@ from covey.engines.process import liveness
 from covey.engines.process.child_process import read, write
 from covey.engines.process.forking import shared_fork_server
 from covey.engines.process.forking.role_processes import HASTE, PARENT, describe
-from covey.engines.process.forking.shared_fork_server import Ended, Forked, ForkRefused, Ready, Wish, reports
+from covey.engines.process.forking.shared_fork_server import (
+    ROLES,
+    Ended,
+    Forked,
+    ForkRefused,
+    Ready,
+    Wish,
+    reports,
+)
 from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed, in_order, inherited
 from covey.engines.transport import handles
@@ -237,15 +245,18 @@ RETIRED: list[Process] = []  # that may have a run yet
 
 
 def forked_by_server(
-    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float, *,
-    frozen: float = math.inf,
+    threads: int, ours: socket.socket, theirs: socket.socket, directory: Path | None, warm: str, stall: float, *,
+    frozen: float = math.inf, entry: str = ROLES,
 ) -> ForkedParent:  # fmt: skip
-    """A parent of roles from this process's fork server, which is started if there is none that will do.
+    """A parent of roles, or what else `entry` is, from this process's fork server, which is started if none will do.
 
     It ends when this process does nothing for `stall` seconds, or `frozen` if that is less.
     """
+    folder = str(directory) if directory else ""
     environment = own_environment(**limited_to(threads))
-    wish = Wish(inherited=inherited(environment), directory=str(directory), warm=warm, stall=min(stall, frozen))
+    wish = Wish(
+        inherited=inherited(environment), directory=folder, warm=warm, stall=min(stall, frozen), entry=entry
+    )  # fmt: skip
     with LOCK:
         RETIRED[:] = [process for process in RETIRED if process.poll() is None]
         needed = fixed(environment)
@@ -255,14 +266,14 @@ def forked_by_server(
                 return RUNNING[0].fork(theirs, wish)
         while RUNNING and (len(RUNNING) >= KEPT or not RUNNING[-1].own() or RUNNING[-1].stopped()):
             RUNNING.pop().retire()
-        RUNNING.insert(0, started(environment, directory))
+        RUNNING.insert(0, started(environment, folder))
         return RUNNING[0].fork(theirs, wish)
 
 
-def started(environment: Mapping[bytes, bytes], directory: Path) -> SharedForkServer:
+def started(environment: Mapping[bytes, bytes], directory: str) -> SharedForkServer:
     """A fork server as a program of its own; `directory` is the first run's."""
     line, theirs = socket.socketpair()
-    told = [str(theirs.fileno()), str(os.getpid()), str(directory), " " * 32]  # the last is room for a title
+    told = [str(theirs.fileno()), str(os.getpid()), directory, " " * 32]  # the last is room for a title
     # A group of its own, which the terminal's Ctrl-C does not reach, but no session: see `processes.spawned`.
     with theirs, files() as (out, err, _):
         process = subprocess.Popen(

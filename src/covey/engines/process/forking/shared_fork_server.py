@@ -18,6 +18,7 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import NoReturn
 
 import msgspec
@@ -30,6 +31,7 @@ from covey.engines.transport import handles
 from covey.engines.transport.secretive import Secretive
 
 TITLE = "covey: shared fork server"
+ROLES = "covey.engines.process.forking.fork_server:main"  # a parent of roles
 HANDLES = 5  # that come with a wish: for reports, the line to the launcher, standard output and error, and the folder
 LAST = 2.0  # seconds that the parents of roles have to clean up when the launcher has ended
 
@@ -38,7 +40,8 @@ class Wish(Secretive, frozen=True, kw_only=True):
     """Fork a parent of roles."""
 
     inherited: Inherited
-    directory: str
+    directory: str  # goes with it; empty where it has none
+    entry: str = ROLES  # "module:function" of what it runs
     warm: str
     stall: float
     asker: int = 0  # the process for which the roles work; 0: the launcher
@@ -150,8 +153,6 @@ class Server:
 
     def become(self, wish: Wish, given: list[int], report: socket.socket) -> NoReturn:
         """(In the child) Be a parent of roles."""
-        from covey.engines.process.forking.fork_server import main as run_parent
-
         server = os.getppid()
         try:
             os.setpgid(0, 0)
@@ -163,6 +164,8 @@ class Server:
                 run.report.close()
                 os.close(run.process)
             guards = [*(() if self.offered else self.launcher.handles), os.pidfd_open(server)]
+            module, _, function = wish.entry.partition(":")
+            run_parent = getattr(import_module(module), function)
             run_parent(line, wish.directory, wish.warm, Launcher(wish.stall, wish.asker or self.launcher.pid, guards))
         except Exception:
             traceback.print_exc()
@@ -200,7 +203,7 @@ class Server:
                 poll.unregister(run.process)
             with suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
-            shutil.rmtree(run.directory, ignore_errors=True)
+            clear(run.directory)
         clear_wishes(self.line)
 
 
@@ -213,29 +216,35 @@ def next_wish(line: socket.socket) -> tuple[Wish, list[int]]:
     return wish, handles.take(line, HANDLES)
 
 
+def clear(directory: str) -> None:
+    """Remove the directory of a run, if it has one."""
+    if directory:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def clear_wishes(line: socket.socket) -> None:
     """Remove the directories of runs that will not be, because the launcher is gone."""
     with suppress(SystemExit, OSError):
         while select.select([line], [], [], 0)[0]:
-            shutil.rmtree(next_wish(line)[0].directory, ignore_errors=True)
+            clear(next_wish(line)[0].directory)
 
 
 def main(handle: int, pid: int, directory: str) -> None:
     """`directory` is that of the first run, of which nothing may stay if the launcher ends before it has asked."""
     launcher = os.pidfd_open(os.getppid())
     if os.getppid() != pid:
-        return shutil.rmtree(directory, ignore_errors=True)  # it has ended already
+        return clear(directory)  # it has ended already
     entitle(TITLE)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # see the fork server
     line = socket.socket(fileno=handle)
     try:
         first, given = next_wish(line)
     except (SystemExit, OSError):
-        return shutil.rmtree(directory, ignore_errors=True)
+        return clear(directory)
     found = Launcher(first.stall, pid, [launcher])
 
     def leave() -> None:
-        shutil.rmtree(first.directory, ignore_errors=True)
+        clear(first.directory)
         clear_wishes(line)
 
     begun = time.monotonic()
