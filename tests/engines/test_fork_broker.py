@@ -18,7 +18,8 @@ import pytest
 from covey.engines.cluster import fork_broker
 from covey.engines.cluster.memory_broker import new_secret
 from covey.engines.process.forking.fork_server import RoleJob
-from covey.engines.process.forking.fork_server_client import RUNNING, ForkedParent, SharedForkServer, forked_by_server
+from covey.engines.process.forking.fork_server_client import RUNNING, SharedForkServer, forked_by_server
+from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.engines.process.inherited import environment
 from covey.message import Address

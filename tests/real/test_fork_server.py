@@ -171,7 +171,7 @@ def test_ctrl_z_reaches_a_run_of_whose_fork_nobody_has_heard_yet(room: Room) -> 
     fit(room.task(), "local_sgd", 1, steps=1)
     with RoleProcesses("covey.run.roles", start=partial(client.forked_by_server, 1)) as processes:
         forked = processes.fork_server
-        assert isinstance(forked, client.ForkedParent)
+        assert isinstance(forked, ForkedParent)
         select.select([forked.report], [], [], GONE_WITHIN)
         assert not forked.forked_pid
         processes.signal(signal.SIGSTOP)

@@ -22,7 +22,8 @@ import msgspec
 
 from covey.engines.cluster.memory_broker import GUESTS, Broker, admitted, check_user, introduced
 from covey.engines.process import liveness
-from covey.engines.process.forking.fork_server_client import ForkedParent, SharedForkServer, started
+from covey.engines.process.forking.fork_server_client import SharedForkServer, started
+from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import ForkServer, spawned
 from covey.engines.process.forking.shared_fork_server import HANDLES, Wish, wishes
 from covey.engines.process.inherited import environment as own_environment

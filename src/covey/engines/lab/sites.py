@@ -20,7 +20,8 @@ from covey.engines.lab.fork_server import Invitation, ends
 from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
 from covey.engines.process.child_process import read, write
-from covey.engines.process.forking.fork_server_client import ForkedParent, forked_by_server
+from covey.engines.process.forking.fork_server_client import forked_by_server
+from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import describe
 from covey.errors import PeerLost
 
