@@ -15,7 +15,7 @@ from covey.advise import choose, conclude, predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.estimate import Estimate
-from covey.advise.known import UNPROVEN, Curve, Known
+from covey.advise.known import EARLY_BATCHES, THUMB, UNPROVEN, Curve, Known
 from covey.advise.predict import StepTime, samples_needed, slowest
 from covey.advise.ranked import Advice
 from covey.advise.situation import Situation, look, skew, time_batch
@@ -192,6 +192,31 @@ def test_what_was_never_tried_must_be_better_than_what_was(task: Task) -> None:
     assert known.doubt(second) == 1.0 and known.doubt(first) == pytest.approx(UNPROVEN**2)
     known.level = replace(known.level, exact=False)
     assert known.doubt(first) == UNPROVEN, "a loss on the way proves little"
+
+
+def test_a_loss_on_the_way_tells_strategies_apart_and_not_from_one_worker_alone(task: Task) -> None:
+    """To a loss that comes early, all of several workers need many times the samples of one."""
+    now = look(task, 4, from_flags())
+    known = Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)])
+    known.level = Level(task=task, until="loss<=1", scores=8, samples=1000.0, seconds=1.0, exact=False)
+    known.alone = [float(EARLY_BATCHES * now.batch)]
+    thumbs = {row.candidate.spec: known.samples(row).value for row in known.rows}
+    good, usual, bad = (
+        next(row for row in known.rows if row.candidate.spec == spec) for spec in ("gosgd", "allreduce", "local_sgd")
+    )
+    for row, times in ((good, 3.0), (usual, 6.0), (bad, 12.0)):
+        known.curves[row.candidate.mathematics] = Curve({0: TrialOutcome(samples=times * known.alone[0] * row.factor)})
+    weighed = {row.candidate.spec: known.samples(row).value / thumbs[row.candidate.spec] for row in known.rows}
+    assert 0.5 < weighed["gosgd"] < 0.8 and 1.25 < weighed["local_sgd"] < 2
+    assert weighed["allreduce"] == pytest.approx(1.0)
+    other = next(row for row in known.rows if row.candidate.strategy.name == "easgd")
+    assert known.samples(other) == Estimate(other.factor, THUMB), "of which nothing was trained"
+    alike = next(row for row in known.rows if row.candidate.spec.startswith("local_sgd(period="))
+    assert weighed[alike.candidate.spec] == pytest.approx(weighed["local_sgd"]), "as far as that says something of it"
+    known.alone = [known.alone[0] / 4]
+    assert weighed["gosgd"] < known.samples(good).value / thumbs["gosgd"] < 1, "what comes sooner tells less"
+    known.curves.popitem(), known.curves.popitem()
+    assert known.samples(good).value == pytest.approx(good.factor), "a loss of one alone says nothing"
 
 
 def test_a_few_real_steps_do_not_outweigh_what_was_foreseen(task: Task) -> None:

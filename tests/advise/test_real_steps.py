@@ -11,7 +11,7 @@ from covey.advise.candidates import ALONE, Candidate, candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.conclude import conclude
 from covey.advise.known import Curve, Known
-from covey.advise.predict import round_to_periods
+from covey.advise.predict import StepTime, round_to_periods
 from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, RealSteps, measure_best, to_spend
 from covey.advise.situation import look
 from covey.advise.trials.level import Level
@@ -164,6 +164,25 @@ def test_slow_steps_are_fewer() -> None:
     measure_best(known(compute="900ms"), real, lambda _: None)
     assert all(FEWEST - 1 <= steps < 60 for _, _, steps, _ in asked)  # 9: one period of four after five
     assert min(steps for _, _, steps, _ in asked) < 20
+
+
+def test_what_is_surely_slower_is_not_measured_where_its_steps_take_long() -> None:
+    """The first few are measured in any case, unless that takes longer than a run should."""
+    names = "allreduce", "dpsgd", "malt", "ssp", "quorum"
+
+    class AsForeseen(Rigged):
+        def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+            super().measure(spec, workers, steps, turn)
+            return 0.05 if spec in (ALONE, "allreduce") else 0.05 + exchange
+
+    for exchange, many in ((1.0, FIRSTS), (10.0, 1)):
+        asked.clear()
+        found = trained(1.0, compute="50ms")
+        found.rows = [row for row in found.rows if row.candidate.spec in names]
+        for row in found.rows[1:]:
+            row.step = StepTime(seconds=0.05 + exchange, exchange=exchange)
+        measure_best(found, AsForeseen(task=DIGITS, engine="local", workers=2), lambda _: None)
+        assert len({spec for spec, workers, *_ in asked if workers == 2}) == many
 
 
 @pytest.mark.parametrize(("spec", "steps"), [("allreduce", 30), ("local_sgd(period=8)", 29), ("bmuf(period=32)", 37)])

@@ -18,6 +18,7 @@ import pytest
 from covey.cli.training import import_ahead
 from covey.engines.process import liveness
 from covey.engines.process.forking import fork_server_client as client
+from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import RoleProcesses
 from covey.errors import PeerLost
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, trained

@@ -20,11 +20,11 @@ from covey.task import Task
 Rounds = tuple[tuple[int, int], ...]
 
 ROUNDS: Rounds = ((8, 30), (4, 60), (4, 60))  # how many strategies, and how many steps of each: then the better half
-OF_SLOW: Rounds = ((6, 30), (4, 60))  # where steps are slow
-FIRSTS = 3  # that are measured in any case: how long steps of others take is judged by these
+OF_SLOW: Rounds = ((4, 30), (2, 60))  # where steps are slow
+FIRSTS = 3  # that are measured in any case, unless slow: how long steps of others take is judged by these
 LONGEST = 15.0  # seconds that a run should take: of slow steps there are fewer
 FEWEST = 10  # steps
-SPEND = 20.0  # seconds of all workers' computing in these runs: of slow steps there are fewer
+SPEND = 12.0  # seconds of all workers' computing in these runs: of slow steps there are fewer
 START = 1.0  # seconds of CPU time of a run's processes besides their steps; 0.4 where models and data are small
 
 
@@ -83,7 +83,8 @@ def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> 
             known.disturbed |= real.disturbed
         measured = 0
         for row in ready:
-            if measured < FIRSTS or not known.behind(row, _measured(known)):
+            anyway = measured < FIRSTS and FEWEST * known.step(row).value <= LONGEST
+            if anyway or not known.behind(row, _measured(known)):
                 measured += _measure(row, known, real, steps, turn, told)
 
 

@@ -32,7 +32,9 @@ EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
 PASSES = 3  # over the data, to find a target where nobody gave one
 ALONE_SHARE = 0.2  # of the time that is to spend, for one worker alone to the target
 EARLY = 0.4  # seconds of computing where the target takes longer than that, to a loss on the way
-EARLIEST, POINTS = 12, 8  # batches to that loss at least; scores on the way
+MANY = 5  # strategies for which there should be time to come to that loss
+EARLIEST, LATEST = 12, 64  # batches of one worker alone to it: at least, and where there is time for more
+POINTS = 8  # scores on the way
 SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
 BEHIND = 1.3  # times the best so far: the same
 WAITS = 1.05  # times: a step that is not longer than this many of its preparers waits for them
@@ -131,7 +133,8 @@ class SimulatedTrials:
     def _early(self) -> Level:
         """The loss on a few batches that one worker alone comes to in a short time."""
         batch, deal = self.now.batch, build.shards(self.task, 1, self.seed)
-        steps = max(EARLIEST, round(EARLY / self.pace))
+        for_many = round(self.left / (1 + MANY * self.now.workers) / self.pace)  # n workers need n times the samples
+        steps = max(EARLIEST, min(for_many, LATEST), round(EARLY / self.pace))
         task = replace(self.task, evaluate=HeldLoss(self.task, deal))
         scores = max(1, round(self.now.samples * POINTS / (steps * batch)))
         result = self._alone(task, steps=steps, seed=self.seed, scores=scores)
