@@ -1,4 +1,4 @@
-"""A site that forks the parent of its roles from itself: the process that started it has imported torch already."""
+"""A site that forks its fork server from itself: the process that started it has imported torch already."""
 
 from covey.engines.cluster import site
 from covey.engines.process.forking.role_processes import forked

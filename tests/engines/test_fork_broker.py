@@ -19,8 +19,8 @@ from covey.engines.cluster import fork_broker
 from covey.engines.cluster.memory_broker import new_secret
 from covey.engines.process.forking.fork_server import RoleJob
 from covey.engines.process.forking.fork_server_client import RUNNING, SharedForkServer, forked_by_server
-from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import RoleProcesses
+from covey.engines.process.forking.run_fork_server import RunForkServer
 from covey.engines.process.inherited import environment
 from covey.message import Address
 from covey.model.threads import limited_to
@@ -73,7 +73,7 @@ def test_roles_have_what_is_their_sites(secret: bytes, tmp_path: Path, monkeypat
     monkeypatch.setenv("COVEY_MARK", "a site's")
     monkeypatch.chdir(tmp_path)
     with site(secret) as processes:
-        assert isinstance(processes.fork_server, ForkedParent)
+        assert isinstance(processes.fork_server, RunForkServer)
         assert processes.fork_server.server.pid == RUNNING[0].pid
         work, directory = str(tmp_path / "told").encode(), processes.directory
         job = RoleJob(entry=f"{__name__}:tell", roles=[WORKER], work=work, handed=b"a task")
@@ -99,14 +99,14 @@ def test_a_role_dies_with_its_site(secret: bytes, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
     with theirs:
         parent = fork_broker.forked(secret, 1, ours, theirs, tmp_path / "private", WARM, 60.0)
-    assert isinstance(parent, ForkedParent)
+    assert isinstance(parent, RunForkServer)
     until = time.monotonic() + 120
     while parent.pid == RUNNING[0].pid and time.monotonic() < until:
         time.sleep(0.01)
     assert parent.pid != RUNNING[0].pid
     ours.close()
     parent.wait(60.0)
-    assert parent.loss().startswith("the parent of all roles")
+    assert parent.loss().startswith("the fork server of the run")
     parent.reap()
     assert not (tmp_path / "private").exists() and RUNNING[0].own()
 
@@ -124,7 +124,7 @@ def test_what_torchrun_says_of_a_rank_does_not(secret: bytes, monkeypatch: pytes
     for name in ("TORCHELASTIC_RUN_ID", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "RANK"):
         monkeypatch.setenv(name, "1")
     with site(secret) as processes:
-        assert isinstance(processes.fork_server, ForkedParent)
+        assert isinstance(processes.fork_server, RunForkServer)
         assert processes.fork_server.server.pid == RUNNING[0].pid
 
 
@@ -136,11 +136,11 @@ def test_another_run_finds_nothing(secret: bytes) -> None:
 def test_who_knows_the_socket_but_not_the_secret_is_refused(secret: bytes) -> None:
     door = fork_broker._door(secret, environment(**limited_to(1)))
     ours, theirs = socket.socketpair()
-    wish = fork_broker.wish_of(environment(), Path("nowhere"), WARM, 60.0)
+    request = fork_broker.request_of(environment(), Path("nowhere"), WARM, 60.0)
     with ours, theirs, closing(fork_broker.connected(door)) as line, pytest.raises(OSError, match="refused|secret"):
-        fork_broker.borrowed(line, new_secret(), theirs, wish)
+        fork_broker.borrowed(line, new_secret(), theirs, request)
     with site(secret) as processes:  # it still serves others
-        assert isinstance(processes.fork_server, ForkedParent)
+        assert isinstance(processes.fork_server, RunForkServer)
 
 
 def test_a_server_that_was_retired_is_not_waited_for(secret: bytes) -> None:

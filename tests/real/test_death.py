@@ -55,7 +55,7 @@ def test_a_role_dies_while_it_is_built(room: Room) -> None:
 
 def test_the_parent_of_all_roles_dies(room: Room) -> None:
     watch = Watch(trained(40), lambda: room.kill("fork server"))
-    with pytest.raises(PeerLost, match="^the parent of all roles exited with signal 9"):
+    with pytest.raises(PeerLost, match="^the fork server of the run exited with signal 9"):
         fit(room.task(before_step=SLOW), "asynchronous", 3, steps=2000, watcher=watch)
     assert watch.acted is not None
     assert time.monotonic() - watch.acted < GONE_WITHIN

@@ -18,8 +18,8 @@ import pytest
 from covey.cli.training import import_ahead
 from covey.engines.process import liveness
 from covey.engines.process.forking import fork_server_client as client
-from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import RoleProcesses
+from covey.engines.process.forking.run_fork_server import RunForkServer
 from covey.errors import PeerLost
 from tests.real.harness import GONE_WITHIN, SLOW, Room, Watch, finish, fit, trained
 
@@ -172,7 +172,7 @@ def test_ctrl_z_reaches_a_run_of_whose_fork_nobody_has_heard_yet(room: Room) -> 
     fit(room.task(), "local_sgd", 1, steps=1)
     with RoleProcesses("covey.run.roles", start=partial(client.forked_by_server, 1)) as processes:
         forked = processes.fork_server
-        assert isinstance(forked, ForkedParent)
+        assert isinstance(forked, RunForkServer)
         select.select([forked.report], [], [], GONE_WITHIN)
         assert not forked.forked_pid
         processes.signal(signal.SIGSTOP)

@@ -75,7 +75,7 @@ class Stop(Watch):
 @pytest.mark.parametrize(("who", "moment"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in REST)])
 def test_whoever_is_stopped_is_named(room: Room, who: str, moment: str) -> None:
     watch = Stop(room, who, lambda now: (room.path / moment).exists())
-    called = "the parent of all roles" if who == "fork server" else who
+    called = "the fork server of the run" if who == "fork server" else who
     kept = {"checkpoint": room.path / "kept", "every": "200ms"} if moment == "saving" else {}
     task = room.task(**{"more": NAMED, **MOMENTS[moment]})
     with pytest.raises(PeerLost, match="^" + TOLD.format(called)):
@@ -121,7 +121,7 @@ def test_stopped_while_the_run_is_stopping(room: Room, who: str) -> None:
 def test_after_the_run_who_does_not_leave_is_named_and_the_result_is_kept(room: Room, who: str) -> None:
     watch = Stop(room, who, lambda now: now.phase == "ended")
     result = fit(room.task(), "gosgd", 2, steps=5, stall=f"{STALL:g}s", watcher=watch)
-    called = "the parent of all roles" if who == "fork server" else who
+    called = "the fork server of the run" if who == "fork server" else who
     assert re.match("after the run, " + TOLD.format(called), result.failures[0]) and watch.said[-1:] == result.failures
     assert result.samples == 40 and result.weights
     in_time(room, watch)

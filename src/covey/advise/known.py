@@ -23,13 +23,13 @@ DISTURBED = 0.2  # the same of real steps while other programs used the cores
 THUMB, LIKE, SEED = 0.3, 0.2, 0.1
 """The same of samples: by rules of thumb, by what others took, and of one seed to the target."""
 EARLY, EARLY_BATCHES = 0.25, 64
-"""The same by a loss to which one worker alone needs so many batches; of a loss that comes sooner more, in proportion.
+"""The same by a loss that one worker alone reaches after so many batches; twice as large after half as many.
 
 Of 19 strategies, trained to 86 % on Fashion-MNIST: 0.35 for 20 to 40 batches, 0.2 to 0.25 for 50 to 90.
 """
 NARROWER = 0.1  # the share of an interval that another measurement must be able to take away to be worth its time
 UNPROVEN = 1.15  # what only rules of thumb, or formulas, speak for must be better by this to come first
-OF_A_NAME = 2  # settings of one strategy among the first
+MOST_OF_A_STRATEGY = 2  # settings among the first
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Curve:
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """All candidates on one cluster, the best first."""
+    """What is known of all candidates on one cluster; `ordered` sorts them."""
 
     now: Situation
     rows: list[CandidateRow]
@@ -85,7 +85,7 @@ class Known:
         return self.curves.get(row.candidate.mathematics) or Curve()
 
     def missed(self, row: CandidateRow) -> bool:
-        """Whether others are there long before, with the steps that it has."""
+        """Whether it failed, or most of its runs were ended as too slow."""
         return bool(row.failure) or self.curve(row).missed
 
     # -- steps ------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Known:
         names: dict[str, int] = {}
         for row in rows:
             name = row.candidate.strategy.name
-            if row.candidate.mathematics not in seen and names.get(name, 0) < OF_A_NAME:
+            if row.candidate.mathematics not in seen and names.get(name, 0) < MOST_OF_A_STRATEGY:
                 seen.add(row.candidate.mathematics)
                 names[name] = names.get(name, 0) + 1
                 yield row

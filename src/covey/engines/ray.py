@@ -1,6 +1,6 @@
 """Ray: a site is a named actor in a bundle of a placement group; tensors travel on covey's own links.
 
-`--engine ray` starts a Ray on this machine for the run; `--engine 'ray(address=auto)'` uses one that is there, and so
+`--engine ray` starts a Ray cluster on this machine for the run; `--engine 'ray(address=auto)'` uses one that is there, and so
 does a program that has called `ray.init` already. What covey was pointed at stays when the run is over.
 """
 
@@ -53,7 +53,7 @@ class RayPlaces(Places):
     def __init__(self, sites: int, address: str, placement: str, cpus: float, gpus: float) -> None:
         self.sites, self.wanted, self.placement = sites, address, placement
         self.cpus, self.gpus = cpus, gpus  # of each site
-        self.daemons: DaemonDirectory | None = None  # of a Ray that covey has started
+        self.daemons: DaemonDirectory | None = None  # of a Ray cluster that covey has started
         self.joined = False  # covey has called ray.init
         self.away = False  # there are nodes that may not have the task's file
         self.group: PlacementGroup | None = None
@@ -107,12 +107,12 @@ class RayPlaces(Places):
             if ray.is_initialized():
                 self._dismiss(well)
                 if self.joined:
-                    ray.shutdown()  # leaves a Ray that was there before
+                    ray.shutdown()  # leaves a cluster that was there before
         finally:
             if self.daemons:
                 self.daemons.close()
 
-    # -- a Ray -------------------------------------------------------------------------------------------------------
+    # -- a Ray cluster ----------------------------------------------------------------------------------------------
 
     def _meet(self) -> None:
         """Use the Ray that this process is in, the one that is named, or one of our own."""
@@ -203,7 +203,7 @@ class RayPlaces(Places):
 
 @contextmanager
 def _on_loopback() -> Iterator[dict[str, str]]:
-    """Have a Ray that starts inside listen only on this machine's loopback; yields the variables for its processes.
+    """Have a Ray cluster that starts inside listen only on this machine's loopback; yields the variables for its processes.
 
     It would replace 127.0.0.1 by an address that others can reach, and listen on all of them; not so where it takes
     itself for one that has no cluster, as on other systems than Linux.

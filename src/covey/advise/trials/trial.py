@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 SPEND = 45.0  # seconds of this machine's CPU time for all trials: with what comes before, a minute
 FEW_STEPS, MOST_STEPS = 8, 65  # of a timed run; of a longer period there is one
-EFFECTS = 1_500_000  # that a timed run of one strategy may have, about a minute
+EFFECTS = 1_500_000  # that a timed run of one strategy may have: about 10 seconds
 PASSES = 3  # over the data, to find a target where nobody gave one
 ALONE_SHARE = 0.2  # of the time that is to spend, for one worker alone to the target
 EARLY = 0.4  # seconds of computing where the target takes longer than that, to a loss on the way

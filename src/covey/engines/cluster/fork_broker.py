@@ -23,9 +23,9 @@ import msgspec
 from covey.engines.cluster.memory_broker import GUESTS, Broker, admitted, check_user, introduced
 from covey.engines.process import liveness
 from covey.engines.process.forking.fork_server_client import SharedForkServer, started
-from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import ForkServer, spawned
-from covey.engines.process.forking.shared_fork_server import HANDLES, Wish, wishes
+from covey.engines.process.forking.run_fork_server import RunForkServer
+from covey.engines.process.forking.shared_fork_server import HANDLES, ForkRequest, fork_requests
 from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed_in_any_session, inherited
 from covey.engines.transport import handles
@@ -39,7 +39,7 @@ _pid = Struct("<i")
 
 
 class ForkBroker(Broker):
-    """Passes the wishes of sites on to the fork server of this process, until it is closed."""
+    """Passes the requests of sites on to the fork server of this process, until it is closed."""
 
     patience = PATIENCE
 
@@ -52,8 +52,8 @@ class ForkBroker(Broker):
         text, *given = handles.take(line, 1 + HANDLES)
         try:
             with open(text, "rb") as file:
-                wish = wishes.read(file.read(), "a site")
-            self.server.ask(msgspec.structs.replace(wish, asker=check_user(line)), given)
+                request = fork_requests.read(file.read(), "a site")
+            self.server.ask(msgspec.structs.replace(request, asker=check_user(line)), given)
         finally:
             handles.close(given)
         line.send(b"+")
@@ -81,8 +81,8 @@ class BorrowedServer:
         return "has ended"
 
 
-class OfferedParent(ForkedParent):
-    """A parent of roles whose fork server other sites use, too; it ends with the last of their runs."""
+class OfferedForkServer(RunForkServer):
+    """A run's fork server, forked by one that other sites use, too, which ends with the last of their runs."""
 
     def __init__(self, server: SharedForkServer, report: socket.socket, broker: ForkBroker) -> None:
         super().__init__(server, report)
@@ -99,7 +99,7 @@ class OfferedParent(ForkedParent):
 
 def offered(secret: bytes, threads: int, parent: ForkServer) -> Callable[[], None]:
     """(The launcher) Offer its fork server, of which `parent` is a fork, to sites; what is returned ends that."""
-    server = parent.server if isinstance(parent, ForkedParent) else None
+    server = parent.server if isinstance(parent, RunForkServer) else None
     if isinstance(server, SharedForkServer):
         with suppress(OSError):  # the sites will have their own
             if listener := _listener(_door(secret, own_environment(**limited_to(threads)))):
@@ -111,24 +111,24 @@ def forked(
     secret: bytes, threads: int, ours: socket.socket, theirs: socket.socket, directory: Path, warm: str, stall: float,
     apart: bool = False,
 ) -> ForkServer:  # fmt: skip
-    """(A site) A parent of roles from the fork server that its machine's sites share; else from one of its own.
+    """(A site) The run's fork server, forked by the one that the sites of its machine share; else by one of its own.
 
     A site that is to be lost without the others is `apart` from them: it shares with the launcher only.
     """
     environment = own_environment(**limited_to(threads))
-    wish, door = wish_of(environment, directory, warm, stall), _door(secret, environment)
+    request, door = request_of(environment, directory, warm, stall), _door(secret, environment)
     until = time.monotonic() + PATIENCE
     with suppress(OSError):
         while time.monotonic() < until:
             if broker := connected(door):
                 with broker:
-                    return borrowed(broker, secret, theirs, wish)
+                    return borrowed(broker, secret, theirs, request)
             if apart:
                 break
             if listener := _listener(door):
                 server = started(environment, str(directory))
-                report = server.fork(theirs, msgspec.structs.replace(wish, offered=True)).report
-                return OfferedParent(server, report, ForkBroker(server, secret, listener))
+                report = server.fork(theirs, msgspec.structs.replace(request, offered=True)).report
+                return OfferedForkServer(server, report, ForkBroker(server, secret, listener))
             time.sleep(PAUSE)  # another site came first, and will listen in a moment
     return spawned(threads, ours, theirs, directory, warm, stall)
 
@@ -147,26 +147,26 @@ def connected(door: str) -> socket.socket | None:
     return line
 
 
-def wish_of(environment: dict[bytes, bytes], directory: Path, warm: str, stall: float) -> Wish:
-    """A parent of roles that is as if this process had started it."""
-    return Wish(inherited=inherited(environment), directory=str(directory), warm=warm, stall=stall)
+def request_of(environment: dict[bytes, bytes], directory: Path, warm: str, stall: float) -> ForkRequest:
+    """The request for a fork server that is as if this process had started it."""
+    return ForkRequest(inherited=inherited(environment), directory=str(directory), warm=warm, stall=stall)
 
 
-def borrowed(broker: socket.socket, secret: bytes, line: socket.socket, wish: Wish) -> ForkedParent:
-    """A parent of roles from the server behind a broker; OSError if it gives none."""
+def borrowed(broker: socket.socket, secret: bytes, line: socket.socket, request: ForkRequest) -> RunForkServer:
+    """A fork server from the shared one behind a broker; OSError if it gives none."""
     report, theirs = socket.socketpair()
-    text = os.memfd_create("covey-wish", os.MFD_CLOEXEC)
+    text = os.memfd_create("covey-request", os.MFD_CLOEXEC)
     try:
         with theirs, files() as opened:
-            os.write(text, msgspec.msgpack.encode(wish))
+            os.write(text, msgspec.msgpack.encode(request))
             os.lseek(text, 0, os.SEEK_SET)
             told = introduced(broker, secret)
             if len(told) != _pid.size:
                 raise ConnectionError("the broker of the fork server does not say which process that is")
             handles.give(broker, [text, theirs.fileno(), line.fileno(), *opened])
             if not broker.recv(1):
-                raise ConnectionAbortedError("the broker could not pass the wish on")
-        return ForkedParent(BorrowedServer(_pid.unpack(told)[0]), report)
+                raise ConnectionAbortedError("the broker could not pass the request on")
+        return RunForkServer(BorrowedServer(_pid.unpack(told)[0]), report)
     except BaseException:
         report.close()
         raise

@@ -94,7 +94,7 @@ class MemoryShared(SiteMessage, frozen=True):
 
 
 class SiteFailed(SiteMessage, frozen=True):
-    """The site cannot do what it was asked, or has `lost` the parent of its roles."""
+    """The site cannot do what it was asked, or has `lost` its fork server."""
 
     reason: str
     lost: bool = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RayEngine(Engine):
-    """actors of a Ray"""
+    """actors of a Ray cluster"""
 
     address: str = ""
     placement: Literal["spread", "pack"] = "spread"

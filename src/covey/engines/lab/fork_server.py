@@ -48,7 +48,7 @@ class SiteEnded(msgspec.Struct, frozen=True):
 
 
 _invitations: WireFormat[list[Invitation]] = WireFormat("list of invitations", list[Invitation])
-ends: WireFormat[SiteEnded] = WireFormat("word of the parent of hosts", SiteEnded)
+ends: WireFormat[SiteEnded] = WireFormat("word of the fork server of a lab", SiteEnded)
 
 
 def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:

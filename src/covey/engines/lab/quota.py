@@ -33,7 +33,7 @@ def groups(mounts: Path = Path("/proc/mounts")) -> Groups:
             unified = Path(place)
     if unified and "cpu" in (unified / "cgroup.controllers").read_text().split():
         return Groups(unified, 2)
-    raise LabError("no cgroup here limits the cores of a host: lab(cpu=all) does without")
+    raise LabError("no cgroup with the cpu controller can be used here: lab(cpu=all) sets no quota")
 
 
 def make(lab: str, hosts: list[str], found: Groups) -> dict[str, Path]:

@@ -21,8 +21,8 @@ from covey.engines.lab.running import Lab
 from covey.engines.lab.settings import LabSettings
 from covey.engines.process.child_process import read, write
 from covey.engines.process.forking.fork_server_client import forked_by_server
-from covey.engines.process.forking.forked_parent import ForkedParent
 from covey.engines.process.forking.role_processes import describe
+from covey.engines.process.forking.run_fork_server import RunForkServer
 from covey.errors import PeerLost
 
 PATIENCE, HASTE = 8.0, 1.0  # seconds that sites have to leave by themselves, after a good run and after a bad one
@@ -37,7 +37,7 @@ class LabPlaces(Places):
         self.settings, self.hosts = settings, settings.hosts
         self.lab: Lab | None = None
         self.groups: dict[str, Path] = {}
-        self.parent: ForkedParent | None = None  # of all sites
+        self.parent: RunForkServer | None = None  # of all sites
         self.line: socket.socket | None = None
         self.living: dict[str, int] = {}  # which site each host has, of those that it has had
 
@@ -131,10 +131,10 @@ class LabPlaces(Places):
         while self.line and select.select([self.line], [], [], patience)[0]:
             patience = 0.0
             try:
-                ended = ends.read(read(self.line), "the parent of hosts")
+                ended = ends.read(read(self.line), "the fork server of the lab")
             except (SystemExit, OSError):
                 self.living.clear()
-                raise PeerLost("the parent of the lab's hosts has died, and all roles with it") from None
+                raise PeerLost("the fork server of the lab has died, and all roles with it") from None
             if self.living.get(ended.host) == ended.incarnation:  # else another site is there already
                 del self.living[ended.host]
                 how = describe(os.waitstatus_to_exitcode(ended.status))

@@ -12,4 +12,4 @@ from covey.engines.process.liveness import STALL
 def start_fork_server(warm: str, threads: int, stall: float = STALL) -> None:
     """Start this process's fork server, if it has none that will do; it imports the module `warm` for later runs."""
     with RoleProcesses(warm, start=partial(forked_by_server, threads), stall=stall):
-        pass  # a parent of roles that finds no work ends
+        pass  # a fork server that finds no work ends

@@ -2,7 +2,7 @@
 
 It is started as `python -m covey.engines.process.forking.die_with_parent SIGNAL PID PROGRAM…`.
 
-What is asked of Linux here outlives the change into another program, so even mpirun does not stay behind.
+Linux keeps PR_SET_PDEATHSIG through exec, so mpirun ends, too.
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ class RoleExit(msgspec.Struct, frozen=True, tag=True):
     status: int
 
 
-_jobs: WireFormat[RoleJob] = WireFormat("job for the parent of roles", RoleJob)
+_jobs: WireFormat[RoleJob] = WireFormat("job for a fork server", RoleJob)
 _incarnations: WireFormat[NextIncarnation] = WireFormat("next incarnation of a role", NextIncarnation)
 told: WireFormat[ServerWarm | RolesStarted | RoleStarted | RoleExit] = WireFormat(
-    "word of the parent of roles", ServerWarm | RolesStarted | RoleStarted | RoleExit
+    "word of a fork server", ServerWarm | RolesStarted | RoleStarted | RoleExit
 )
 
 
@@ -130,12 +130,12 @@ def _raise_roles(line: socket.socket, job: RoleJob, children: dict[int, Address]
 def _fork_again(line: socket.socket, job: RoleJob, entry: Entry) -> tuple[int, Address] | None:
     """The next incarnation of a role, as the launcher asks for it; nothing if the launcher is gone."""
     try:
-        wish = _incarnations.read(read(line), "the launcher")
+        request = _incarnations.read(read(line), "the launcher")
     except (SystemExit, OSError):
         return None
-    pid = _fork(line, msgspec.structs.replace(job, work=wish.work), entry, wish.who)
-    _tell(line, RoleStarted(wish.who, pid))
-    return pid, wish.who
+    pid = _fork(line, msgspec.structs.replace(job, work=request.work), entry, request.who)
+    _tell(line, RoleStarted(request.who, pid))
+    return pid, request.who
 
 
 def _tell(line: socket.socket, word: ServerWarm | RolesStarted | RoleStarted | RoleExit) -> None:

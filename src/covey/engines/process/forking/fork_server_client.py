@@ -20,9 +20,9 @@ import msgspec
 from covey.engines.process import liveness
 from covey.engines.process.child_process import read, write
 from covey.engines.process.forking import shared_fork_server
-from covey.engines.process.forking.forked_parent import SERVER, ForkedParent
 from covey.engines.process.forking.role_processes import describe
-from covey.engines.process.forking.shared_fork_server import ROLES, Ready, Wish, reports
+from covey.engines.process.forking.run_fork_server import SERVER, RunForkServer
+from covey.engines.process.forking.shared_fork_server import ROLES, ForkRequest, Ready, reports
 from covey.engines.process.inherited import environment as own_environment
 from covey.engines.process.inherited import files, fixed, in_order, inherited
 from covey.engines.transport import handles
@@ -47,7 +47,7 @@ class SharedForkServer:
         self.process, self.line, self.fixed = process, line, fixed(environment)
         self.ready = False
         self.took = 0.0  # seconds that its imports took
-        self.speaking = Lock()  # a wish and its handles are sent together
+        self.speaking = Lock()  # a request and its handles are sent together
 
     @property
     def pid(self) -> int:
@@ -60,16 +60,16 @@ class SharedForkServer:
     def stopped(self) -> bool:
         return liveness.state(self.process.pid) in liveness.STOPPED
 
-    def fork(self, line: socket.socket, wish: Wish) -> ForkedParent:
+    def fork(self, line: socket.socket, request: ForkRequest) -> RunForkServer:
         report, theirs = socket.socketpair()
         with theirs, files() as opened:
-            self.ask(wish, [theirs.fileno(), line.fileno(), *opened])
-        return ForkedParent(self, report)
+            self.ask(request, [theirs.fileno(), line.fileno(), *opened])
+        return RunForkServer(self, report)
 
-    def ask(self, wish: Wish, given: Sequence[int]) -> None:
-        """Send a wish with its handles; OSError if the server is gone, or retired."""
+    def ask(self, request: ForkRequest, given: Sequence[int]) -> None:
+        """Send a request with its handles; OSError if the server is gone, or retired."""
         with self.speaking:
-            write(self.line, msgspec.msgpack.encode(wish))
+            write(self.line, msgspec.msgpack.encode(request))
             handles.give(self.line, given)
 
     def imports(self) -> bool:
@@ -121,14 +121,14 @@ RETIRED: list[Process] = []  # that may have a run yet
 def forked_by_server(
     threads: int, ours: socket.socket, theirs: socket.socket, directory: Path | None, warm: str, stall: float, *,
     frozen: float = math.inf, entry: str = ROLES,
-) -> ForkedParent:  # fmt: skip
-    """A parent of roles, or what else `entry` is, from this process's fork server, which is started if none will do.
+) -> RunForkServer:  # fmt: skip
+    """The fork server of a run (or what `entry` names), forked by the shared one, which is started if none will do.
 
     It ends when this process does nothing for `stall` seconds, or `frozen` if that is less.
     """
     folder = str(directory) if directory else ""
     environment = own_environment(**limited_to(threads))
-    wish = Wish(
+    request = ForkRequest(
         inherited=inherited(environment), directory=folder, warm=warm, stall=min(stall, frozen), entry=entry
     )  # fmt: skip
     with LOCK:
@@ -137,11 +137,11 @@ def forked_by_server(
         RUNNING.sort(key=lambda server: not server.serves(needed))
         if RUNNING and RUNNING[0].serves(needed):
             with suppress(OSError):  # it may have ended this very moment
-                return RUNNING[0].fork(theirs, wish)
+                return RUNNING[0].fork(theirs, request)
         while RUNNING and (len(RUNNING) >= KEPT or not RUNNING[-1].own() or RUNNING[-1].stopped()):
             RUNNING.pop().retire()
         RUNNING.insert(0, started(environment, folder))
-        return RUNNING[0].fork(theirs, wish)
+        return RUNNING[0].fork(theirs, request)
 
 
 def started(environment: Mapping[bytes, bytes], directory: str) -> SharedForkServer:

@@ -41,7 +41,7 @@ from covey.model.threads import limited_to
 
 PATIENCE = 5.0  # seconds that the roles have to end by themselves when asked to, and their parent after them
 HASTE = 1.0  # the same for one that may still be importing torch, after a failure
-PARENT = "the parent of all roles"
+RUN_SERVER = "the fork server of the run"
 OUT_OF_MEMORY = " (out of memory?)"  # what is said of a SIGKILL that nobody has planned
 LONG = 64  # bytes: a directory for temporary files with a longer name leaves no room for a socket's path
 
@@ -79,7 +79,7 @@ class RoleProcesses:
     """The processes of a run on this machine."""
 
     def __init__(self, warm: str, threads: int = 1, start: Start | None = None, stall: float = STALL) -> None:
-        """Start the parent of the roles, which imports the module `warm` while this process does other things.
+        """Start the fork server, which imports the module `warm` while this process does other things.
 
         `threads` is with how many a role computes; a parent that is not started here knows that already. `stall` is for
         how many seconds that parent may stand still, or see this process do so.
@@ -162,7 +162,7 @@ class RoleProcesses:
 
     def _told(self) -> ServerWarm | RolesStarted | RoleStarted | RoleExit:
         try:
-            return told.read(read(self.line), "the parent of roles")
+            return told.read(read(self.line), RUN_SERVER)
         except (SystemExit, ConnectionError):
             raise self._lost() from None
 
@@ -179,7 +179,7 @@ class RoleProcesses:
         self.fork_server.signal(number)
 
     def _lost(self) -> PeerLost:
-        """The parent of the roles has ended; it is reaped only when the block ends."""
+        """The fork server has ended; it is reaped only when the block ends."""
         return PeerLost(self.fork_server.loss())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -213,7 +213,7 @@ class Child:
         self.pid = pid
 
     def signs(self) -> dict[str, tuple[int, object]]:
-        return {PARENT: (self.pid, liveness.cpu(self.pid))}
+        return {RUN_SERVER: (self.pid, liveness.cpu(self.pid))}
 
     def signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):  # it may have no group of its own yet
@@ -222,7 +222,7 @@ class Child:
     def loss(self) -> str:
         end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         assert end is not None
-        return f"{PARENT} {describe(end.si_status if end.si_code == os.CLD_EXITED else -end.si_status)}"
+        return f"{RUN_SERVER} {describe(end.si_status if end.si_code == os.CLD_EXITED else -end.si_status)}"
 
     def wait(self, patience: float) -> None:
         ended, poll = os.pidfd_open(self.pid), select.poll()

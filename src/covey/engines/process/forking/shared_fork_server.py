@@ -31,13 +31,13 @@ from covey.engines.transport import handles
 from covey.engines.transport.secretive import Secretive
 
 TITLE = "covey: shared fork server"
-ROLES = "covey.engines.process.forking.fork_server:main"  # a parent of roles
-HANDLES = 5  # that come with a wish: for reports, the line to the launcher, standard output and error, and the folder
-LAST = 2.0  # seconds that the parents of roles have to clean up when the launcher has ended
+ROLES = "covey.engines.process.forking.fork_server:main"  # the fork server of a run
+HANDLES = 5  # with a request: for reports, the line to the launcher, standard output and error, and the folder
+LAST = 2.0  # seconds that the fork servers of runs have to clean up when the launcher has ended
 
 
-class Wish(Secretive, frozen=True, kw_only=True):
-    """Fork a parent of roles."""
+class ForkRequest(Secretive, frozen=True, kw_only=True):
+    """Fork the fork server of a run, or of the hosts of a lab."""
 
     inherited: Inherited
     directory: str  # goes with it; empty where it has none
@@ -45,7 +45,7 @@ class Wish(Secretive, frozen=True, kw_only=True):
     warm: str
     stall: float
     asker: int = 0  # the process for which the roles work; 0: the launcher
-    offered: bool = False  # in the first wish: others will use this server too, which ends with the last of their runs
+    offered: bool = False  # in the first one: others will use this server too, which ends with the last of their runs
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -55,7 +55,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
-    """A parent of roles lives; a handle of its process follows."""
+    """The fork server of a run lives; a handle of its process follows."""
 
     pid: int
 
@@ -72,7 +72,7 @@ class ForkRefused(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-wishes: WireFormat[Wish] = WireFormat("wish for a parent of roles", Wish)
+fork_requests: WireFormat[ForkRequest] = WireFormat("request for the fork server of a run", ForkRequest)
 reports: WireFormat[Ready | Forked | Ended | ForkRefused] = WireFormat(
     "report of the fork server", Ready | Forked | Ended | ForkRefused
 )
@@ -80,7 +80,7 @@ reports: WireFormat[Ready | Forked | Ended | ForkRefused] = WireFormat(
 
 @dataclass(eq=False)
 class Run:
-    """A parent of roles, as its fork server knows it."""
+    """The fork server of a run, as the shared one knows it."""
 
     pid: int
     process: int  # readable when it has ended
@@ -91,7 +91,7 @@ class Run:
 
 
 class Server:
-    """Forks one parent of roles for each wish."""
+    """Forks one process for each request."""
 
     def __init__(self, line: socket.socket, launcher: Launcher, offered: bool = False) -> None:
         self.line, self.launcher, self.offered = line, launcher, offered
@@ -113,22 +113,22 @@ class Server:
                 if run.process in ready or run.report.fileno() in ready:
                     self.look_after(run, run.process in ready)
             if self.line.fileno() in ready:
-                self.obey()
+                self.read_request()
             stopped = not self.offered and any(run.ended for run in self.runs)
             if stopped and liveness.state(self.launcher.pid) in liveness.STOPPED:
                 return self.end_all()  # its roles have left it, and so does this process
 
-    def obey(self) -> None:
+    def read_request(self) -> None:
         try:
-            wish = next_wish(self.line)
+            request = next_request(self.line)
         except (SystemExit, OSError):
             self.poll.unregister(self.line)
             self.open = False
             return
-        self.grant(*wish)
+        self.fork(*request)
 
-    def grant(self, wish: Wish, given: list[int]) -> None:
-        """Fork what is wished for."""
+    def fork(self, request: ForkRequest, given: list[int]) -> None:
+        """Fork what is asked for."""
         report, *rest = given
         told = socket.socket(fileno=report)
         try:
@@ -139,11 +139,11 @@ class Server:
                 tell(told, ForkRefused(f"cannot fork: {error.strerror}"))
             return
         if not pid:
-            self.become(wish, rest, told)
+            self.run_in_child(request, rest, told)
         with suppress(OSError):
             os.setpgid(pid, pid)  # in both processes, in any order: a signal to its group must find it
         handles.close(rest)
-        run = Run(pid, os.pidfd_open(pid), told, wish.directory)
+        run = Run(pid, os.pidfd_open(pid), told, request.directory)
         self.runs.append(run)
         self.poll.register(run.process, select.POLLIN)
         self.poll.register(told, 0)  # reports only a hang-up
@@ -151,22 +151,22 @@ class Server:
             tell(told, Forked(pid))
             handles.give(told, [run.process])
 
-    def become(self, wish: Wish, given: list[int], report: socket.socket) -> NoReturn:
-        """(In the child) Be a parent of roles."""
+    def run_in_child(self, request: ForkRequest, given: list[int], report: socket.socket) -> NoReturn:
+        """(In the child) Be the fork server of a run."""
         server = os.getppid()
         try:
             os.setpgid(0, 0)
             line, out, err, folder = given
-            wish.inherited.take(out, err, folder)
+            request.inherited.take(out, err, folder)
             report.close()
             self.line.close()
             for run in self.runs:
                 run.report.close()
                 os.close(run.process)
             guards = [*(() if self.offered else self.launcher.handles), os.pidfd_open(server)]
-            module, _, function = wish.entry.partition(":")
-            run_parent = getattr(import_module(module), function)
-            run_parent(line, wish.directory, wish.warm, Launcher(wish.stall, wish.asker or self.launcher.pid, guards))
+            module, _, function = request.entry.partition(":")
+            launcher = Launcher(request.stall, request.asker or self.launcher.pid, guards)
+            getattr(import_module(module), function)(line, request.directory, request.warm, launcher)
         except Exception:
             traceback.print_exc()
         finally:
@@ -204,16 +204,16 @@ class Server:
             with suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
             clear(run.directory)
-        clear_wishes(self.line)
+        clear_requests(self.line)
 
 
 def tell(line: socket.socket, word: Ready | Forked | Ended | ForkRefused) -> None:
     write(line, msgspec.msgpack.encode(word))
 
 
-def next_wish(line: socket.socket) -> tuple[Wish, list[int]]:
-    wish = wishes.read(read(line), "the launcher")
-    return wish, handles.take(line, HANDLES)
+def next_request(line: socket.socket) -> tuple[ForkRequest, list[int]]:
+    request = fork_requests.read(read(line), "the launcher")
+    return request, handles.take(line, HANDLES)
 
 
 def clear(directory: str) -> None:
@@ -222,11 +222,11 @@ def clear(directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def clear_wishes(line: socket.socket) -> None:
+def clear_requests(line: socket.socket) -> None:
     """Remove the directories of runs that will not be, because the launcher is gone."""
     with suppress(SystemExit, OSError):
         while select.select([line], [], [], 0)[0]:
-            clear(next_wish(line)[0].directory)
+            clear(next_request(line)[0].directory)
 
 
 def main(handle: int, pid: int, directory: str) -> None:
@@ -238,14 +238,14 @@ def main(handle: int, pid: int, directory: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # see the fork server
     line = socket.socket(fileno=handle)
     try:
-        first, given = next_wish(line)
+        first, given = next_request(line)
     except (SystemExit, OSError):
         return clear(directory)
     found = Launcher(first.stall, pid, [launcher])
 
     def leave() -> None:
         clear(first.directory)
-        clear_wishes(line)
+        clear_requests(line)
 
     begun = time.monotonic()
     with left_alone(line, found, leave):
@@ -253,7 +253,7 @@ def main(handle: int, pid: int, directory: str) -> None:
 
         import_all(first.warm)
     server = ready(line, found, time.monotonic() - begun, first.offered)
-    server.grant(first, given)
+    server.fork(first, given)
     server.serve()
 
 

@@ -1,4 +1,4 @@
-"""A parent of roles that a fork server has forked for this process: its number, its signs of life, and its end."""
+"""The fork server of a run, as the process that asked the shared one for it sees it: its number, its life, its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from covey.engines.process import liveness
 from covey.engines.process.child_process import read
-from covey.engines.process.forking.role_processes import HASTE, PARENT, describe
+from covey.engines.process.forking.role_processes import HASTE, RUN_SERVER, describe
 from covey.engines.process.forking.shared_fork_server import Ended, Forked, ForkRefused, reports
 from covey.engines.transport import handles
 
@@ -42,8 +42,8 @@ class ForkingServer(Protocol):
         ...
 
 
-class ForkedParent:
-    """A parent of roles that a fork server has forked, or will fork once it has imported torch."""
+class RunForkServer:
+    """The fork server of a run, which the shared one has forked, or will fork once it has imported torch."""
 
     def __init__(self, server: ForkingServer, report: socket.socket) -> None:
         self.server, self.report = server, report
@@ -65,7 +65,7 @@ class ForkedParent:
         if not self.forked_pid:
             return {SERVER: (server, liveness.cpu(server))}
         idle = "stopped" if self.server.stopped() else time.monotonic()
-        return {PARENT: (pid, liveness.cpu(pid)), SERVER: (server, idle)}
+        return {RUN_SERVER: (pid, liveness.cpu(pid)), SERVER: (server, idle)}
 
     def signal(self, number: signal.Signals) -> None:
         """Ctrl-Z stops the server too; what kills the run leaves it for the next one. Called by a signal handler."""
@@ -79,10 +79,10 @@ class ForkedParent:
                 os.killpg(group, number)
 
     def loss(self) -> str:
-        """How the parent of roles ended, or the server before it, which takes everything along."""
+        """How the fork server of the run ended, or the shared one before it, which takes everything along."""
         while self.hears and not self.end:
             if not self._hear(HASTE):
-                return f"{PARENT} has ended"  # and the server says nothing: it was stopped
+                return f"{RUN_SERVER} has ended"  # and the server says nothing: it was stopped
         if self.end:
             return self.end
         return f"{SERVER} {self.server.loss()}"
@@ -129,6 +129,6 @@ class ForkedParent:
                 (self.process,) = handles.take(self.report, 1)
                 self.forked_pid = pid
             case Ended(code):
-                self.end = f"{PARENT} {describe(code)}"
+                self.end = f"{RUN_SERVER} {describe(code)}"
             case ForkRefused(why):
                 self.end = f"{SERVER} {why}"
