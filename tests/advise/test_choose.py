@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +268,27 @@ def test_what_is_surely_slower_than_one_worker_alone_is_not_trained(task: Task, 
     choose._train(known, trials, lambda _: None)
     assert (len(asked) == choose.FIRSTS) == few
     assert few or len(asked) > 2 * choose.FIRSTS
+
+
+def test_of_those_that_share_a_curve_one_is_trained_in_each_turn(task: Task) -> None:
+    """Another one would train with the same seed, and write its outcome over that of the first."""
+    now = look(task, 4, from_flags(compute="5ms", bandwidth="10gbit"))
+    rows = [_guessed(candidate, now) for candidate in candidates(task, now)]
+    known = Known(now=now, rows=[row for row in rows if row.candidate.shares], alone=[1000.0])
+    known.level = Level(task=task, until="accuracy>=0.9", scores=8, samples=1000.0, seconds=1.0)
+    for row in known.rows:
+        row.timing = "virtual time"
+    asked: list[str] = []
+
+    def train(candidate: Any, *_: Any) -> TrialOutcome:
+        asked.append(candidate.mathematics)
+        return TrialOutcome(samples=1000.0)
+
+    trials: Any = SimpleNamespace(late=False, left=100.0, limit=lambda *_: None, again=lambda *_: 1000.0, train=train)
+    choose._train(known, trials, lambda _: None)
+    turns = Counter(asked)
+    assert len(known.rows) > 5 and {*turns.values()} == {len(choose.HALVINGS)}
+    assert turns == {name: len(curve.trials) for name, curve in known.curves.items()}
 
 
 # -- what is known beforehand -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import covey
-from covey.advise.candidates import ALONE, Candidate, candidates
+from covey.advise.candidates import ALONE, SYNCHRONOUS, Candidate, candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.conclude import conclude
 from covey.advise.known import Curve, Known
@@ -144,6 +144,19 @@ def test_steps_that_other_programs_disturbed_are_less_sure() -> None:
         assert least >= found.single().error, "what is foreseen from real steps is no surer than they are"
         assert ("other programs used the cores" in conclude(found, DIGITS, None, "").why_sure) == busy
     assert errors[1] > 3 * errors[0]
+
+
+def test_one_worker_alone_can_have_synchronized_batch_norm() -> None:
+    class Together(Rigged):
+        def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+            if spec == ALONE:
+                raise PlanError("nn.SyncBatchNorm has no meaning here")
+            return super().measure(spec, workers, steps, turn)
+
+    asked.clear()
+    found = known(compute="5ms")
+    measure_best(found, Together(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert found.alone_real and (SYNCHRONOUS, 1) in {(spec, workers) for spec, workers, *_ in asked}
 
 
 def test_real_steps_say_how_far_off_others_are() -> None:

@@ -23,6 +23,7 @@ from covey.advise.situation import look
 from covey.advise.trials.level import Level, samples_to
 from covey.advise.trials.trial import SCORES, Limit, SimulatedTrials, TrialOutcome
 from covey.catalog import STRATEGIES, resolve
+from covey.errors import CoveyError
 from covey.observe.referee import TargetReached
 from covey.observe.result import Result
 from covey.simulate import Cluster, Seconds, from_flags
@@ -238,6 +239,36 @@ def test_one_worker_alone_can_have_synchronized_batch_norm(task: Task) -> None:
     trials = SimulatedTrials(normalized, look(normalized, 2, from_flags(compute="5ms")), pace=0.001)
     for until in (None, "accuracy>=0.5"):
         assert trials.level(until)[0].samples > 0
+
+
+def below_zero(task: Task) -> Task:
+    """Its losses are negative, as those of densities are."""
+    return replace(task, loss=lambda output, y: nn.functional.cross_entropy(output, y) - 10, evaluate=None)
+
+
+@pytest.mark.parametrize("pace", [0.001, 1.0])
+def test_losses_may_be_negative(task: Task, pace: float) -> None:
+    trials = SimulatedTrials(below_zero(task), look(task, 2, from_flags(compute="5ms")), pace)
+    level, _ = trials.level(None)
+    assert level.samples > 0 and level.until.startswith("loss<=-") and level.exact == (pace < 1)
+
+
+def test_a_worker_that_does_not_learn_is_named_as_that(task: Task) -> None:
+    """Not as a target that nobody gave."""
+    broken = replace(task, loss=lambda output, y: nn.functional.cross_entropy(output, y) * float("nan"), evaluate=None)
+    trials = SimulatedTrials(broken, look(task, 2, from_flags(compute="5ms")), pace=0.001)
+    with pytest.raises(CoveyError, match="nan"):
+        trials.level(None)
+
+
+def test_initial_weights_that_are_at_the_level_say_nothing(task: Task) -> None:
+    """Those of another seed may be there already: the advice goes on without that run."""
+    now = look(task, 2, from_flags(compute="5ms"))
+    trials = SimulatedTrials(task, now, pace=0.001)
+    for exact in (True, False):
+        aim = replace(level(task), until="accuracy>=0.001", exact=exact)
+        found = trials.train(next(iter(candidates(task, now))), aim, Limit(40, math.inf, fair=True), turn=1)
+        assert found == TrialOutcome() and not math.isfinite(found.samples) and not found.late
 
 
 @pytest.mark.usefixtures("few")

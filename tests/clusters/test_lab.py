@@ -6,12 +6,14 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -19,8 +21,11 @@ import covey
 from covey.calibrate import calibrate
 from covey.cli import app
 from covey.engines.cluster.engine_processes import title
-from covey.engines.lab import iproute, quota, running
+from covey.engines.cluster.site_messages import SiteConfig
+from covey.engines.lab import fork_server, iproute, quota, running
+from covey.engines.lab.fork_server import Invitation
 from covey.engines.process import liveness
+from covey.engines.process.child_process import Launcher, write
 from covey.engines.process.forking import fork_server_client
 from covey.errors import RoleFailed
 from covey.observe.progress import Progress
@@ -37,6 +42,7 @@ from tests.clusters.lab_parts import left, left_here, network, seconds
 from tests.real.harness import SLOW, Room, Watch, finish, trained
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.skipif(bool(iproute.missing()), reason=iproute.missing())]
+SITE_CONFIG = SiteConfig(site=0, launcher="tcp://127.0.0.1:1", warm="math")
 LAB = "lab(hosts=3, rate=100mbit)"
 PAIR = "lab(hosts=2, rate=100mbit)"
 
@@ -82,6 +88,21 @@ def test_hosts_are_forks_of_the_process_that_has_imported_torch(room: Room) -> N
 
     covey.fit(DIGITS, "bsp", 1, steps=2, engine=PAIR, watcher=Look())
     assert {"covey: site h0", "covey: site h1"} <= {*found}
+
+
+def test_no_hosts_are_forked_for_a_run_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended while torch was imported; its networks are gone."""
+    ours, theirs = socket.socketpair()
+    write(ours, msgspec.msgpack.encode([Invitation(config=SITE_CONFIG, host="h0", namespace="none")]))
+    write(ours, b"")
+    ours.close()
+    monkeypatch.setattr(fork_server, "entitle", lambda title: None)
+    monkeypatch.setattr(fork_server, "_fork", lambda *_: pytest.fail("a host was forked"))
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        fork_server.main(theirs.detach(), "", "math", Launcher(60.0))
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # -- links

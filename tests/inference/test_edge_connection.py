@@ -75,6 +75,31 @@ def test_headers_that_do_not_come_are_not_waited_for(
     served(client)
 
 
+def test_a_client_that_reads_no_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks and asks, so that it is never silent, and answers that it does not read fill all buffers."""
+    monkeypatch.setattr(edge_connection, "PATIENCE", 0.5)
+
+    async def client(port: int, connections: Any) -> None:
+        greedy = socket.socket()
+        greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        greedy.connect(("127.0.0.1", port))
+        greedy.setblocking(False)
+        until = asyncio.get_running_loop().time() + 15
+        asked = 0
+        while connections or not asked:
+            assert asyncio.get_running_loop().time() < until, "it holds its connection"
+            with suppress(BlockingIOError, ConnectionError):
+                asked += greedy.send(100 * GET)
+            await asyncio.sleep(0.001)
+        greedy.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+    served(client)
+
+
 def test_a_client_that_asks_in_time_is_answered_and_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edge_connection, "PATIENCE", 0.5)
 

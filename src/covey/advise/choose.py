@@ -88,7 +88,7 @@ def _train(known: Known, trials: SimulatedTrials, told: Told) -> None:
         if turn and known.level and not trials.late:
             known.alone.append(trials.again(known.level, turn))
         ready = [row for row in known.ordered() if row.timing == "virtual time"]
-        again = [row for row in ready if len(known.curve(row).trials) == turn and not known.missed(row)]
+        again = [row for row in known.distinct(ready) if len(known.curve(row).trials) == turn and not known.missed(row)]
         for row in known.shortlist(many, ready) if turn == 0 else again[:many]:
             if trials.late or (len(spent) >= FIRSTS and trials.left <= fmean(spent)):
                 return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -80,6 +81,7 @@ class Known:
     interrupted: bool = False
     late: bool = False  # the time of the search was over before all was tried
     disturbed: bool = False  # other programs used the cores while real steps were measured
+    _ratios_of: tuple[object, dict[str, Estimate]] | None = None  # what was found of the runs that there were then
 
     def curve(self, row: CandidateRow) -> Curve:
         return self.curves.get(row.candidate.mathematics) or Curve()
@@ -121,7 +123,7 @@ class Known:
 
     def samples(self, row: CandidateRow) -> Estimate:
         """Samples of all workers to the level, in those of one worker alone."""
-        if own := self._over_thumb(row):
+        if own := self._trained().get(row.candidate.spec):
             return own.scaled(row.factor)
         alike = self._ratios(row.candidate.strategy.name)
         ratios = alike or self._ratios("")
@@ -135,23 +137,31 @@ class Known:
     def _ratios(self, name: str) -> list[float]:
         """What runs of strategies (of this name) say of their samples, over what rules of thumb do."""
         rows = [row for row in self.rows if name in ("", row.candidate.strategy.name)]
-        return [found.value for row in rows if (found := self._over_thumb(row))]
+        return [found.value for row in rows if (found := self._trained().get(row.candidate.spec))]
 
-    def _over_thumb(self, row: CandidateRow) -> Estimate | None:
-        """What its runs say of its samples, over what rules of thumb do.
+    def _trained(self) -> dict[str, Estimate]:
+        """What runs say of samples, over what rules of thumb do, by SPEC.
 
         A loss on the way tells strategies apart. How many more samples several workers need than one it does not tell:
         to such a loss they always need many more. So it counts over what is usual there, and beside rules of thumb.
         """
-        middle = self.curve(row).middle()
-        if middle is None or self.level is None:
-            return None
-        if self.level.exact:
-            return (middle / self.samples_alone()).scaled(1 / row.factor)
-        others = ((self.curve(other).middle(), other.factor) for other in self.rows)
-        usual = median(found.value / factor for found, factor in others if found)
-        error = EARLY * max(1.0, EARLY_BATCHES * self.now.batch / self.samples_alone().value)
-        return Estimate(middle.value / row.factor / usual, error).joined(Estimate(1.0, THUMB))
+        trials = tuple((name, len(curve.trials)) for name, curve in self.curves.items())
+        known = id(self.level), tuple(self.alone), trials
+        if self._ratios_of is None or self._ratios_of[0] != known:
+            self._ratios_of = known, self._over_thumbs()
+        return self._ratios_of[1]
+
+    def _over_thumbs(self) -> dict[str, Estimate]:
+        rows = [(row, middle) for row in self.rows if self.level and (middle := self.curve(row).middle())]
+        single = self.samples_alone()
+        if self._exact:
+            return {row.candidate.spec: (middle / single).scaled(1 / row.factor) for row, middle in rows}
+        usual = median([middle.value / row.factor for row, middle in rows] or [1.0])
+        error = EARLY * max(1.0, EARLY_BATCHES * self.now.batch / single.value)
+        return {
+            row.candidate.spec: Estimate(middle.value / row.factor / usual, error).joined(Estimate(1.0, THUMB))
+            for row, middle in rows
+        }
 
     @property
     def _exact(self) -> bool:
@@ -209,7 +219,11 @@ class Known:
 
     def shortlist(self, many: int, among: Sequence[CandidateRow] | None = None) -> list[CandidateRow]:
         """The best of each family, then the best of all; of one mathematics the quickest, of one name only a few."""
-        rows = list(self._distinct(self.ordered() if among is None else among))
+        rows, names = [], Counter[str]()
+        for row in self.distinct(self.ordered() if among is None else among):
+            names[row.candidate.strategy.name] += 1
+            if names[row.candidate.strategy.name] <= MOST_OF_A_STRATEGY:
+                rows.append(row)
         firsts: dict[str, CandidateRow] = {}
         for row in rows:
             firsts.setdefault(families.name_of(row.candidate.strategy.taxonomy), row)
@@ -219,12 +233,10 @@ class Known:
         chosen += [row for row in rows if row not in chosen][: max(0, many - len(chosen))]
         return [row for row in rows if row in chosen]
 
-    def _distinct(self, rows: Sequence[CandidateRow]) -> Iterator[CandidateRow]:
-        seen: set[str] = set()
-        names: dict[str, int] = {}
+    @staticmethod
+    def distinct(rows: Iterable[CandidateRow]) -> list[CandidateRow]:
+        """The first of each mathematics: its curve is that of all."""
+        firsts: dict[str, CandidateRow] = {}
         for row in rows:
-            name = row.candidate.strategy.name
-            if row.candidate.mathematics not in seen and names.get(name, 0) < MOST_OF_A_STRATEGY:
-                seen.add(row.candidate.mathematics)
-                names[name] = names.get(name, 0) + 1
-                yield row
+            firsts.setdefault(row.candidate.mathematics, row)
+        return list(firsts.values())

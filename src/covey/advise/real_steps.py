@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from covey.advise.candidates import ALONE
+from covey.advise.candidates import ALONE, SYNCHRONOUS
 from covey.advise.estimate import Estimate
 from covey.advise.known import CandidateRow, Known
 from covey.advise.predict import round_to_periods
 from covey.advise.situation import Situation
-from covey.errors import CoveyError
+from covey.errors import CoveyError, PlanError
 from covey.observe.contention import Contention
 from covey.observe.step_time import WARM, recorded_step
 from covey.run import fit
@@ -64,6 +64,13 @@ class RealSteps:
         step = recorded_step(result.recording) if result.recording else 0.0
         return step or result.seconds / steps
 
+    def measure_alone(self, steps: int, turn: int) -> float:
+        """The same of one worker alone, also of a model that needs workers that take each step together."""
+        try:
+            return self.measure(ALONE, 1, steps, turn)
+        except PlanError:
+            return self.measure(SYNCHRONOUS, 1, steps, turn)
+
 
 def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> None:
     """Successive halving: the best eight and one worker alone, then the best of them again, with the same seeds.
@@ -79,7 +86,7 @@ def measure_best(known: Known, real: RealSteps, told: Callable[[str], None]) -> 
         if turn < 2 or ready:
             fewer = _fewer(steps, known.single().value, known.now)
             told(f"measuring {fewer} real steps of one worker alone")
-            known.alone_real.append(real.measure(ALONE, 1, fewer, turn))
+            known.alone_real.append(real.measure_alone(fewer, turn))
             known.disturbed |= real.disturbed
         measured = 0
         for row in ready:

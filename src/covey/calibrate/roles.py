@@ -55,4 +55,5 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
         else:
             plain = replace(task, scheduler=None, schedule_by="epoch")  # which may need the length of a run
             replica = build.replica(plain, me, trains=True, deal=deal, budget=None)
+            replica.compute.norms = []  # nn.SyncBatchNorm: computed alone it is a plain batch-norm
             play(lines, plan, replica, None, ComputeThread.serve)

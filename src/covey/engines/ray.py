@@ -1,7 +1,7 @@
 """Ray: a site is a named actor in a bundle of a placement group; tensors travel on covey's own links.
 
-`--engine ray` starts a Ray cluster on this machine for the run; `--engine 'ray(address=auto)'` uses one that is there, and so
-does a program that has called `ray.init` already. What covey was pointed at stays when the run is over.
+`--engine ray` starts a Ray cluster on this machine for the run; `--engine 'ray(address=auto)'` uses one that is there,
+and so does a program that has called `ray.init` already. What covey was pointed at stays when the run is over.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class RayPlaces(Places):
 
 @contextmanager
 def _on_loopback() -> Iterator[dict[str, str]]:
-    """Have a Ray cluster that starts inside listen only on this machine's loopback; yields the variables for its processes.
+    """Have a Ray cluster that starts inside listen only on this machine; yields the variables for its processes.
 
     It would replace 127.0.0.1 by an address that others can reach, and listen on all of them; not so where it takes
     itself for one that has no cluster, as on other systems than Linux.

@@ -34,6 +34,7 @@ class EdgeConnection(LimitedConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.number = next(_serial)
         self._alarm: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None  # until its answers must have been read
         super().connection_made(transport)
         self._watch()
         most = self.limit_concurrency
@@ -49,9 +50,24 @@ class EdgeConnection(LimitedConnection):
         super().parse()
         self._watch()
 
+    def pause_writing(self) -> None:
+        """Answers wait for a client that does not read them: nobody waits for ever."""
+        self._unread = self.loop.call_later(PATIENCE, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._read()
+        super().resume_writing()
+
     def connection_lost(self, error: Exception | None) -> None:
         self._unwatch()
+        self._read()
         super().connection_lost(error)
+
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def is_silent(self) -> bool:
         """Whether it waits for its client to ask."""

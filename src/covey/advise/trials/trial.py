@@ -39,6 +39,9 @@ SLOWER = 2.0  # than one worker alone: nobody wants to know how much more
 BEHIND = 1.3  # times the best so far: the same
 WAITS = 1.05  # times: a step that is not longer than this many of its preparers waits for them
 SCORES = 8  # in a pass over the data: how exactly the moment is known in which a target is reached
+NOT_LEARNING = (
+    "check the task's model, loss and learning rate: one worker alone does not learn, so several would not either"
+)
 SAMPLES = 3.0  # times those of one worker alone that a run may take in any case: many workers need more of them
 
 
@@ -117,8 +120,10 @@ class SimulatedTrials:
             losses = [loss for row in result.history if (loss := row.get("loss")) is not None]
             if not losses:
                 raise PlanError("the task told no loss from which a target could be found: give one with --until")
+            if not math.isfinite(losses[-1]):
+                raise PlanError(f"{NOT_LEARNING}: its loss is {losses[-1]} after {result.samples} samples")
             # a little above, as another order of the same samples ends a little elsewhere
-            until = f"loss<={losses[-1] * 1.05:.4g}"
+            until = f"loss<={losses[-1] + 0.05 * abs(losses[-1]):.4g}"
         if until is not None and passes:
             result = self._alone(self.task, until=until, epochs=min(passes, self.epochs), seed=self.seed, scores=SCORES)
             if result.reached is not None:
@@ -140,15 +145,12 @@ class SimulatedTrials:
         result = self._alone(task, steps=steps, seed=self.seed, scores=scores)
         rows = [(row["samples"], row["seconds"], row["loss"]) for row in result.history]
         reached = min((loss for _, _, loss in rows if loss is not None), default=math.nan)
-        aim = f"{reached * 1.02:.4g}"
+        aim = f"{reached + 0.02 * abs(reached):.4g}"
         samples, seconds = next(
             ((count or 0, at or 0.0) for count, at, loss in rows if loss is not None and loss <= float(aim)), (0, 0.0)
         )
         if not samples or not math.isfinite(reached):
-            raise PlanError(
-                "one worker alone does not learn in its first steps, so several would not either: check the task's "
-                "model, loss and learning rate"
-            )
+            raise PlanError(f"{NOT_LEARNING} in its first steps")
         return Level(
             task=task, until=f"loss<={aim}", scores=scores, samples=samples, seconds=seconds, exact=False
         )  # fmt: skip
@@ -169,6 +171,8 @@ class SimulatedTrials:
         except CoveyError:
             return TrialOutcome(late=True)
         at = result.reached
+        if at and not at.samples:
+            return TrialOutcome()  # the initial weights of this seed are there already: that says nothing
         if not level.exact:  # it says little of the target: nobody is late; who is not there needs at least as many
             return TrialOutcome(samples_to(result)) if at else TrialOutcome(result.samples, tried=result.seconds)
         if (at.seconds if at else result.seconds) > limit.seconds or (at is None and limit.fair):

@@ -59,6 +59,8 @@ def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:
     import_all(warm)
     invitations = _invitations.read(read(line), "the launcher")
     handed = read(line)
+    if hung_up(line):
+        return  # the run was over before torch was imported, and its networks are gone
     gc.freeze()
     sites = {_fork(line, invitation, handed): invitation for invitation in invitations}
     try:
@@ -67,6 +69,13 @@ def main(handle: int, directory: str, warm: str, launcher: Launcher) -> None:
         for pid in sites:
             os.kill(pid, signal.SIGKILL)  # its fork server sees it, and ends its roles
             os.waitpid(pid, 0)
+
+
+def hung_up(line: socket.socket) -> bool:
+    """Whether the other end is closed."""
+    poll = select.poll()
+    poll.register(line, 0)  # reports only a hang-up
+    return bool(poll.poll(0))
 
 
 def _fork(line: socket.socket, invitation: Invitation, handed: bytes) -> int:

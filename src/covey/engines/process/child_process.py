@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
+from typing import NoReturn
 
 from covey.engines.process import liveness
 
@@ -103,10 +104,19 @@ def forked_child(line: socket.socket, title: str, work: Callable[[], None]) -> i
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
-        traceback.print_exc()
+        with suppress(OSError, ValueError):
+            traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        end(code)
+
+
+def end(code: int) -> NoReturn:
+    """End this process at once, also where nobody reads its output any more."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+    finally:
         os._exit(code)
 
 

@@ -32,7 +32,7 @@ from covey.engines.cluster.site_messages import configs as config_format
 from covey.engines.entries import ENGINES
 from covey.engines.interrupt import ENDING
 from covey.engines.launch_environment import LaunchEnvironment
-from covey.engines.process.child_process import read, write
+from covey.engines.process.child_process import end, read, write
 from covey.errors import CoveyError, PlanError
 from covey.message import Address
 from covey.run.options import Options, check
@@ -187,9 +187,7 @@ class WorldRank:
                 self.launcher.wait(LAST_WORDS)
         if not self.place.leads:
             print(f"covey: rank {self.place.rank} ends: {why}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        end(1)
 
     def _hear_signals(self) -> None:
         """The first signal asks the run to end well, as in `covey run`, if it reaches rank 0; the next is as usual."""

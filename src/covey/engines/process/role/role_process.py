@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from threading import Thread
 from types import TracebackType
@@ -15,6 +13,7 @@ from covey import faults
 from covey.checkpoint import RoleState
 from covey.engines.machine import this_boot
 from covey.engines.process import control
+from covey.engines.process.child_process import end
 from covey.engines.process.contacts import Contacts, address, by_address
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.role import native_sums
@@ -86,8 +85,7 @@ class RoleLines:
         self.line.socket.close(1000)
         self.context.term()
         if error is not None:
-            sys.stdout.flush()
-            os._exit(1)  # it is reported already; the terminal needs no second traceback
+            end(1)  # it is reported already; the terminal needs no second traceback
 
 
 def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
