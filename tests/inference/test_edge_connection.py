@@ -26,13 +26,13 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"hi"})
 
 
-def served(client: Callable[[int, Any], Awaitable[None]]) -> None:
+def served(client: Callable[[int, Any], Awaitable[None]], app: Any = hello) -> None:
     """Run a client of a real server, with its port and its connections."""
 
     async def both() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             config = uvicorn.Config(
-                hello, http=EdgeConnection, limit_concurrency=MOST, log_level="critical", lifespan="off", ws="none"
+                app, http=EdgeConnection, limit_concurrency=MOST, log_level="critical", lifespan="off", ws="none"
             )
             server = uvicorn.Server(config)
             serving = asyncio.ensure_future(server.serve(sockets=[listener]))
@@ -98,6 +98,34 @@ def test_a_client_that_reads_no_answers_is_not_waited_for(monkeypatch: pytest.Mo
         writer.close()
 
     served(client)
+
+
+def test_a_client_that_reads_slowly_gets_all_of_a_large_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_connection, "PATIENCE", 0.4)
+    size = 8 << 20
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    async def client(port: int, connections: Any) -> None:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        slow.connect(("127.0.0.1", port))
+        slow.sendall(GET)
+        slow.setblocking(False)
+        loop, got, ends = asyncio.get_running_loop(), 0, 0.0
+        begun = loop.time()
+        while got < size:
+            await asyncio.sleep(0.01)
+            part = await asyncio.wait_for(loop.sock_recv(slow, 1 << 16), 5)
+            assert part, f"cut off after {got} bytes"
+            got += len(part)
+            ends = loop.time() - begun
+        assert ends > 0.8, "longer than one wait"
+        slow.close()
+
+    served(client, large)
 
 
 def test_a_client_that_asks_in_time_is_answered_and_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:

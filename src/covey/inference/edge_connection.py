@@ -1,4 +1,4 @@
-"""How long may a client be silent, and how many may there be? Others still get in, and replicas get their files."""
+"""How long may a client be silent or read nothing, and how many may there be? Others still get in, as do replicas."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import count
 from covey.inference.limited_connection import LimitedConnection
 
 PATIENCE = 10.0  # seconds until the headers of a request are there
+LEAST_READ = 8 << 10  # bytes of waiting answers that a client must read in as many seconds
 REFUSED = 64  # connections beyond the most, which are told that there are too many
 SPARE = 64  # files for everything else than connections and replicas
 FEWEST = 16  # connections, however few files there may be
@@ -34,7 +35,7 @@ class EdgeConnection(LimitedConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.number = next(_serial)
         self._alarm: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None  # until its answers must have been read
+        self._unread: asyncio.TimerHandle | None = None  # until it must have read some of its answers
         super().connection_made(transport)
         self._watch()
         most = self.limit_concurrency
@@ -51,20 +52,29 @@ class EdgeConnection(LimitedConnection):
         self._watch()
 
     def pause_writing(self) -> None:
-        """Answers wait for a client that does not read them: nobody waits for ever."""
-        self._unread = self.loop.call_later(PATIENCE, self.transport.abort)
+        """Answers wait for a client that reads slowly, or not at all: such a one is not waited for."""
+        self._expect_reading()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._read()
+        self._stop_expecting()
         super().resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._unwatch()
-        self._read()
+        self._stop_expecting()
         super().connection_lost(error)
 
-    def _read(self) -> None:
+    def _expect_reading(self) -> None:
+        self._unread = self.loop.call_later(PATIENCE, self._check_reading, self.transport.get_write_buffer_size())
+
+    def _check_reading(self, before: int) -> None:
+        if before - self.transport.get_write_buffer_size() < LEAST_READ:
+            self.transport.abort()
+        else:
+            self._expect_reading()
+
+    def _stop_expecting(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
