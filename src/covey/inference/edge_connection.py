@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import resource
+import sys
+import termios
+from contextlib import suppress
 from itertools import count
 
 from covey.inference.limited_connection import LimitedConnection
@@ -66,10 +70,17 @@ class EdgeConnection(LimitedConnection):
         super().connection_lost(error)
 
     def _expect_reading(self) -> None:
-        self._unread = self.loop.call_later(PATIENCE, self._check_reading, self.transport.get_write_buffer_size())
+        self._unread = self.loop.call_later(PATIENCE, self._check_reading, self._waiting())
+
+    def _waiting(self) -> int:
+        """Bytes of answers that the client's machine has not taken; the kernel takes them from here in large pieces."""
+        kernel = bytearray(4)
+        with suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kernel)
+        return int(self.transport.get_write_buffer_size()) + int.from_bytes(kernel, sys.byteorder)
 
     def _check_reading(self, before: int) -> None:
-        if before - self.transport.get_write_buffer_size() < LEAST_READ:
+        if before - self._waiting() < LEAST_READ:
             self.transport.abort()
         else:
             self._expect_reading()
