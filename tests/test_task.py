@@ -302,3 +302,18 @@ def test_an_optimizer_of_other_parameters_is_refused(strategy: str) -> None:
 def test_scores_that_are_none_are_refused(found: object, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         scores(found)
+
+
+def test_a_mistake_in_a_task_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "two_tasks.py"
+    made = (
+        "covey.Task(model=torch.nn.Identity, data=({x},), optimizer=torch.optim.SGD, loss=torch.nn.functional.l1_loss)"
+    )
+    lines = [
+        "import covey, torch",
+        f"good = {made.format(x='torch.ones(3, 1)')}",
+        f"bad = {made.format(x='torch.ones(0)')}",
+    ]
+    file.write_text("\n".join(lines))
+    with pytest.raises(PlanError, match=r"^two_tasks\.py, line 3: Task: data is empty"):
+        load_task(f"{file}:good")

@@ -136,7 +136,7 @@ def test_a_script_that_fails(room: Room, where: dict[str, str], capfd: pytest.Ca
 
 WAYS = {
     "no join": ("print('hello')", PlanError, "ended without calling covey.join"),
-    "leaves before": ("import sys; sys.exit(0)", PlanError, "ended without calling covey.join"),
+    "leaves before": ("import sys; sys.exit(2)", PlanError, r"called sys.exit\(2\) before covey.join$"),
     "joins twice": (looping(after="covey.join(model, optimizer)"), PlanError, "a second time"),
     "leaves inside": (looping(inside="sys.exit(4)"), RoleFailed, "failed: SystemExit: 4"),
     "leaves afterwards": (looping(after="sys.exit(5)"), PeerLost, "exited with code 5"),

@@ -9,6 +9,7 @@ from covey.cli.options import grouped, teller
 from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, check_names, import_ahead, importing, load_plugins, refuse_early, train
 from covey.engines.entries import only_hosts
+from covey.engines.interrupt import forget_join_requests
 from covey.spec.worker_range import parse_workers
 
 
@@ -42,7 +43,10 @@ def command(
         kept_in = record.folder
         refuse_early(request, keeping, record.register, stall=processes.stall, **changes.arguments())
         check_names(team.strategy, team.plugin)
-        import_ahead(processes.engine, parse_workers(team.workers).most, processes.threads)
+        workers = parse_workers(team.workers)
+        if workers.least:
+            forget_join_requests()
+        import_ahead(processes.engine, workers.most, processes.threads)
         load_plugins(team.plugin, manner)
         with importing("quiet" if guest else manner):
             from covey.run import fit
@@ -51,7 +55,7 @@ def command(
             train(
                 request,
                 lambda watcher: fit(
-                    task, team.strategy, parse_workers(team.workers).asked, servers=team.servers,
+                    task, team.strategy, workers.asked, servers=team.servers,
                     replicas=team.replicas, preparers=team.preparers, link_rate=link_rate,
                     command=request.command, watcher=watcher, log=log or (), runs=kept_in,
                     profiled=profile is not None, **processes.arguments(), **changes.arguments(),

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ONE_REQUEST = 1.0  # seconds in which SIGTERM or SIGHUP may come twice: `timeout` tells the process, then its group
 
 
 class Interrupt:
@@ -36,8 +38,14 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     ours = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for number in ours:
-            signal.signal(number, signal.default_int_handler)
+        first = time.monotonic()
+
+        def again(number: int, frame: FrameType | None) -> None:
+            if number == signal.SIGINT or time.monotonic() - first > ONE_REQUEST:
+                signal.default_int_handler(number, frame)
+
+        for one in ours:
+            signal.signal(one, again)
         stop()
 
     before = {number: signal.signal(number, interrupt) for number in ours}
@@ -65,17 +73,28 @@ class JoinRequests:
         return min(asked, most)
 
 
+def forget_join_requests() -> None:
+    """Outside of `asked_to_join` SIGUSR1 does nothing from now on: no seat is empty. It would end this process."""
+    if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, _forget)
+
+
+def _forget(number: int, frame: FrameType | None) -> None:
+    pass
+
+
 @contextmanager
 def asked_to_join(requests: JoinRequests) -> Iterator[None]:
     """Inside, each SIGUSR1 asks for a worker. (Where somebody else hears it, this does nothing.)"""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGUSR1) != signal.SIG_DFL:
+    before = signal.getsignal(signal.SIGUSR1)
+    if threading.current_thread() is not threading.main_thread() or before not in (signal.SIG_DFL, _forget):
         yield
         return
     signal.signal(signal.SIGUSR1, requests)
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR1, before)
 
 
 @contextmanager

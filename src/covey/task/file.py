@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from hashlib import sha256
@@ -107,8 +108,16 @@ def import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
+        if type(error) is PlanError:
+            raise PlanError(f"{_place(path, error)}: {error}") from None
         if not isinstance(error, SystemExit):
             raise
         hint = "put what runs it as a program under if __name__ == '__main__':"
         raise PlanError(f"{path} called sys.exit({error.code!r}) while it was imported; {hint}") from None
     return module
+
+
+def _place(path: Path, error: BaseException) -> str:
+    """The line of the file that led to an error."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path.name}, line {lines[-1]}" if lines else path.name

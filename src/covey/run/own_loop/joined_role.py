@@ -96,17 +96,16 @@ def enter(data: bytes, handed: bytes, me: Address) -> None:
     if not work.world:  # the ranks of a world have one already, and a process beside a rank has that one
         os.environ["LOCAL_RANK"] = str(JOINED.local_rank)
     path = given.file or work.task  # where it lies on this host, if it came along
-    ended = "ended without calling"
+    missing = PlanError(f"{path} ended without calling covey.join: put it around the training loop")
     try:
         run_script(path, work)
     except SystemExit as leaving:
         if JOINED.entered:
             raise
-        ended = f"called sys.exit({leaving.code!r}) before"
+        missing = PlanError(f"{path} called sys.exit({leaving.code!r}) before covey.join")
     except Exception as error:
         tell_failure(me, work.contacts, error)
     if not JOINED.joined:
-        missing = PlanError(f"{path} {ended} covey.join: put it around the training loop")
         tell_failure(me, work.contacts, missing)
     elif not JOINED.entered:
         outside = PlanError(f"{path} called covey.join, but no block began: write `with covey.join(…) as member:`")
