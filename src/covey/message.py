@@ -10,8 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import msgspec
 import torch
@@ -90,18 +89,19 @@ def _home(kind: type[Message]) -> tuple[object, str]:
 M = TypeVar("M", bound=Message)
 
 
-class _Fields(NamedTuple):
-    vectors: tuple[str, ...]
-    floats: tuple[str, ...]
-    sizes: tuple[int, int, bool] | None  # where all messages of the kind have the same
+class _Fields(dict[type[Message], tuple[Sequence[str], Sequence[str], tuple[int, int, bool] | None]]):
+    """The vectors and floats of each kind that was seen, and `sizes` where all messages of the kind have the same."""
+
+    def __missing__(self, kind: type[Message]) -> Any:
+        hints = get_type_hints(kind)
+        names = [name for name in kind.__struct_fields__ if name != "sender"]
+        vectors, floats = (tuple(name for name in names if hints[name] is sort) for sort in (Vector, float))
+        alike = None if vectors or kind.sized else (8 * len(floats) * kind.counted, 0, False)
+        self[kind] = found = vectors, floats, alike
+        return found
 
 
-@cache
-def _fields(kind: type[Message]) -> _Fields:
-    hints = get_type_hints(kind)
-    names = [name for name in kind.__struct_fields__ if name != "sender"]
-    vectors, floats = (tuple(name for name in names if hints[name] is sort) for sort in (Vector, float))
-    return _Fields(vectors, floats, None if vectors or kind.sized else (8 * len(floats) * kind.counted, 0, False))
+_fields = _Fields()
 
 
 def payload(message: Message) -> int:
@@ -111,7 +111,7 @@ def payload(message: Message) -> int:
 
 def sizes(message: Message) -> tuple[int, int, bool]:
     """Its payload, the bytes of its vectors, and whether it has any."""
-    names, floats, all_alike = _fields(type(message))
+    names, floats, all_alike = _fields[type(message)]
     if all_alike:
         return all_alike
     carried = sum([getattr(message, name).nbytes for name in names])
@@ -123,13 +123,13 @@ def sizes(message: Message) -> tuple[int, int, bool]:
 
 def vectors(message: Message) -> list[Vector]:
     """The message's vectors, in the order of its fields."""
-    names = _fields(type(message)).vectors
+    names = _fields[type(message)][0]
     return [getattr(message, name) for name in names] if names else []
 
 
 def check_finite(message: Message, to: Address) -> None:
     """Refuse a message that would spoil its receiver's numbers for good."""
-    if not _fields(type(message)).vectors or not message.finite or not message.counted:
+    if not _fields[type(message)][0] or not message.finite or not message.counted:
         return
     if all(vector.finite() for vector in vectors(message)):
         return
@@ -143,7 +143,7 @@ def check_finite(message: Message, to: Address) -> None:
 
 def stamped(message: M, sender: Address, copy: bool) -> M:
     """The message as it leaves `sender`; with `copy` it keeps what its tensors hold now, whatever happens to them."""
-    names = _fields(type(message)).vectors
+    names, _, _ = _fields[type(message)]
     if not names:
         same: M = message.__copy__()  # type: ignore[attr-defined]  # msgspec's stubs lack it
         same.sender = sender

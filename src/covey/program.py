@@ -58,10 +58,11 @@ class Receive(Effect[Message | None], frozen=True):
     into: Vector | None = None
 
     def matches(self, message: Message) -> bool:
+        sender, step = self.sender, self.step
         return (
             type(message) in self.kinds
-            and (self.sender is None or message.sender == self.sender)
-            and (self.step is None or getattr(message, "step", None) == self.step)
+            and (sender is None or message.sender == sender)
+            and (step is None or getattr(message, "step", None) == step)
         )
 
     def awaits(self, peer: Address) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,11 +11,14 @@ import pytest
 import torch
 
 from covey.checkpoint import RoleState
+from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.run_faults import VirtualAttempt
+from covey.engines.virtual.virtual_links import VirtualLinks
 from covey.errors import PlanError
 from covey.model.replica import Replica
+from covey.observe.instruments import Instruments
 from covey.program import Node
-from covey.simulate import Cluster
+from covey.simulate import Cluster, network
 from covey.vector import Vector
 from tests.engines.stage import LINK, ME, SERVER, YOU, Log, Ping, Pong, ping, run
 
@@ -216,3 +220,20 @@ def test_sending_to_nobody_names_the_roles() -> None:
 
     with pytest.raises(PlanError, match=r"worker 0 sends to server 0.*roles are worker 0"):
         run(lost)
+
+
+def test_links_of_a_checkpoint_lead_to_the_machines_on_which_their_roles_live_now() -> None:
+    """They exist before roles are given their machines, as a checkpoint keeps unread messages."""
+    me, you = (
+        SimpleNamespace(
+            address=who, host=str(who), machine=str(who), links={}, mailbox=SimpleNamespace(waiting=[]),
+        )
+        for who in (ME, YOU)
+    )  # fmt: skip
+    you.mailbox.waiting.append(Pong(0, sender=ME))
+    links = VirtualLinks(network(Cluster(link=LINK)), 1000, Agenda(), Instruments())
+    links.connect({ME: me, YOU: you}, lambda flight, _: None, lambda thread: None)  # type: ignore[dict-item]
+    assert me.links[YOU].arrival(0.0, 1000) == pytest.approx(0.002)
+    me.machine = you.machine = "machine 0"
+    links.moved()
+    assert me.links[YOU].arrival(0.0, 1000) == 0.0

@@ -30,9 +30,12 @@ Delivery = tuple[float, Parcel]
 
 
 def play(
-    network: Network, sends: Sequence[tuple[float, Parcel]], check: Callable[[], None] = lambda: None
+    network: Network, sends: Sequence[tuple[float, Parcel]], check: Callable[[], None] = lambda: None, asks: bool = True
 ) -> list[Delivery]:
-    """Send each parcel at its time, and list the deliveries in order; `check` after everything that happens."""
+    """Send each parcel at its time, and list the deliveries in order; `check` after everything that happens.
+
+    With `asks` what is known at once is not sent, as the engine has it.
+    """
     agenda: list[tuple[float, int, Event | Parcel]] = []
     serial = count()
     for at, parcel in sends:
@@ -40,7 +43,10 @@ def play(
     deliveries = []
     while agenda:
         now, _, due = heappop(agenda)
-        if isinstance(due, Parcel):
+        known = network.arrivals(due.src, due.dst)(now, due.size) if asks and isinstance(due, Parcel) else None
+        if known is not None:
+            events, arrived = [Event(known, "delivered", due)], None
+        elif isinstance(due, Parcel):
             events, arrived = network.send(Seconds(now), due), None
         else:
             events, arrived = network.happen(Seconds(now), due)
@@ -309,3 +315,19 @@ def test_the_shortcut_for_equal_latencies_changes_nothing(sends: list[tuple[floa
     full.uniform = False
     expected = {parcel.serial: at for at, parcel in play(full, sends)}
     assert {parcel.serial: at for at, parcel in play(quick, sends)} == expected
+
+
+@settings(deadline=None)
+@given(traffics(), st.sampled_from(MODELS), st.sampled_from([CLUSTER, MIXED, replace(CLUSTER, local=CLUSTER.link)]))
+def test_what_is_known_at_once_comes_when_events_would_have_brought_it(
+    sends: list[tuple[float, Parcel]], model: Model, cluster: Cluster
+) -> None:
+    asked, sent = (play(model(cluster, frame=50), sends, asks=asks) for asks in (True, False))
+    assert asked == sent
+
+
+def test_a_receiver_takes_its_time_for_what_is_known_at_once() -> None:
+    sends = [(0.0, Parcel(0, "a", "d", 200)), (0.5, Parcel(1, "e", "d", 100)), (1.0, Parcel(2, "f", "d", 100))]
+    asked, sent = (play(Fifo(CLUSTER), sends, asks=asks) for asks in (True, False))
+    assert asked == sent
+    assert [at for at, _ in asked] == pytest.approx([2.5, 3.5, 4.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from covey.membership import BatchesLeft
@@ -11,13 +12,23 @@ from covey.program import Effect, Receive
 class Pace:
     """Counts a worker's steps, which are numbered from 0, and knows where it must stop or hold."""
 
-    __slots__ = ("hold_at", "limit", "step", "stop_at")
+    __slots__ = ("_end", "_stop_at", "hold_at", "limit", "step")
 
     def __init__(self, limit: int | None, done: int = 0) -> None:
         self.step = done - 1
         self.limit = limit
-        self.stop_at: int | None = None
+        self.stop_at = None
         self.hold_at: int | None = None
+
+    @property
+    def stop_at(self) -> int | None:
+        """The step before which it must stop."""
+        return self._stop_at
+
+    @stop_at.setter
+    def stop_at(self, step: int | None) -> None:
+        self._stop_at = step
+        self._end = min(inf if self.limit is None else self.limit, inf if step is None else step)
 
     @property
     def next(self) -> int:
@@ -26,10 +37,10 @@ class Pace:
 
     def training(self) -> bool:
         self.step = step = self.step + 1
-        return (self.limit is None or step < self.limit) and (self.stop_at is None or step < self.stop_at)
+        return step < self._end
 
     def over(self, step: int) -> bool:
-        return (self.limit is not None and step >= self.limit) or (self.stop_at is not None and step >= self.stop_at)
+        return step >= self._end
 
     def holds(self) -> bool:
         """Whether the program, having asked `training`, waits here until it is released."""

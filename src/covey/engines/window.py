@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.message import Message, vectors
+from covey.message import Message, sizes, vectors
 from covey.program import Send
 
 LEAST = 256  # bytes that a message without numbers counts: about what it takes where it waits
@@ -10,8 +10,8 @@ LEAST = 256  # bytes that a message without numbers counts: about what it takes 
 
 def weight(message: Message) -> int:
     """What a message counts in the window of its link; both ends find the same."""
-    carried = vectors(message)
-    return max(LEAST, sum([vector.nbytes for vector in carried])) if carried else LEAST
+    carried = sizes(message)[1]
+    return carried if carried > LEAST else LEAST
 
 
 def waits(effect: Send) -> bool:

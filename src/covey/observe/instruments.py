@@ -61,6 +61,9 @@ class Instruments(Instrument):
     explained = False
     """Whether somebody wants to know what a role waited for, which takes longer to say than to note."""
 
+    follows = False
+    """Whether somebody wants to know of what is delivered."""
+
     def __init__(self, instruments: Iterable[Instrument] = ()) -> None:
         self._hands: dict[str, list[tuple[Instrument, Callable[..., None]]]] = {name: [] for name in EVENTS}
         for instrument in instruments:
@@ -79,6 +82,7 @@ class Instruments(Instrument):
             self.__dict__.pop(name, None)  # what nobody hears does what every instrument does: nothing
             if hands:
                 setattr(self, name, self._only(*hands[0]) if len(hands) == 1 else partial(self._tell, name))
+        self.follows = bool(self._hands["delivered"])
         self.explained = any(instrument.explains for instrument, _ in self._hands["waited"])
 
     def _only(self, instrument: Instrument, tell: Callable[..., None]) -> Callable[..., None]:

@@ -173,15 +173,22 @@ class Teller(Instrument):
         if not message.counted or sender == to:
             return
         tally = self.tallies.get(sender) or self.of(sender)
-        peer = self._names.get(to) or self._name(to)
-        tally.bytes[peer] = tally.bytes.get(peer, 0) + size
-        tally.messages[peer] = tally.messages.get(peer, 0) + 1
+        peer, sizes, counts = self._names.get(to) or self._name(to), tally.bytes, tally.messages
+        try:
+            sizes[peer] += size
+        except KeyError:
+            sizes[peer] = size
+        try:
+            counts[peer] += 1
+        except KeyError:
+            counts[peer] = 1
         self.bytes += size
 
     def computed(self, begin: float, end: float, who: Address) -> None:
         tally = self.tallies.get(who) or self.of(who)
         tally.compute += end - begin
-        tally.waiting -= self._clocks[who].computed(begin, end)
+        if counted := self._clocks[who].computed(begin, end):
+            tally.waiting -= counted
         if end > tally.seconds:
             tally.seconds = end
 
@@ -231,7 +238,8 @@ class Teller(Instrument):
 class _Clock:
     """Keeps a wait from counting while the role computes: a stream's program waits for its own backward.
 
-    Computes come one after the other and so do waits, so only the latest of each can meet.
+    Computes come one after the other and so do waits, so only the latest of each can meet, and if the last does not
+    meet what comes now, none does.
     """
 
     __slots__ = ("computes", "waits")
@@ -243,20 +251,20 @@ class _Clock:
     def computed(self, begin: float, end: float) -> float:
         """How much of this time was already counted as waiting."""
         self.computes.append((begin, end))
-        if not self.waits:
+        if not (waits := self.waits):
             return 0.0
-        shared = _overlap(begin, end, self.waits)
-        self.waits.clear()
+        shared = _overlap(begin, end, waits) if waits[-1][1] > begin else 0.0
+        waits.clear()
         return shared
 
     def waited(self, begin: float, end: float) -> float:
         """How much of this time was not computing, as far as is known now."""
         self.waits.append((begin, end))
-        if not self.computes:
+        if not (computes := self.computes):
             return end - begin
-        free = end - begin - _overlap(begin, end, self.computes)
-        self.computes.clear()
-        return free
+        shared = _overlap(begin, end, computes) if computes[-1][1] > begin else 0.0
+        computes.clear()
+        return end - begin - shared
 
 
 def _overlap(begin: float, end: float, others: Iterable[tuple[float, float]]) -> float:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from math import exp
 from random import Random
 from typing import Literal
 
@@ -56,11 +56,11 @@ class Cluster:
         expected = self.compute * (self.fixed + (1 - self.fixed) * load)
         if self.slowdowns:
             expected *= self.slowdowns.get(rank, 1.0)
-        if self.jitter == 0:
+        if not self.jitter:
             return expected
         # Lognormal with mean 1: a slow batch can be very slow, none is faster than 0.
-        mean, deviation = _lognormal(self.jitter)
-        return expected * math.exp(draw.normalvariate(mean, deviation))
+        mean, deviation = _LOGNORMAL[self.jitter]
+        return expected * exp(draw.normalvariate(mean, deviation))
 
     def prices(self, spot: Collection[int] = ()) -> Mapping[int, float]:
         """Money per hour of each worker's machine, where those of `spot` may depart."""
@@ -156,11 +156,16 @@ def _slowdown(text: str) -> tuple[int, float]:
     return int(match["rank"]), float(match["factor"])
 
 
-@cache
-def _lognormal(jitter: float) -> tuple[float, float]:
+class _Lognormal(dict[float, tuple[float, float]]):
     """Mean and deviation of the logarithm of what has the mean 1 and this coefficient of variation."""
-    variance = math.log1p(jitter**2)
-    return -variance / 2, math.sqrt(variance)
+
+    def __missing__(self, jitter: float) -> tuple[float, float]:
+        variance = math.log1p(jitter**2)
+        found = self[jitter] = -variance / 2, math.sqrt(variance)
+        return found
+
+
+_LOGNORMAL = _Lognormal()
 
 
 def _killed(text: str) -> tuple[Host, Seconds]:

@@ -7,7 +7,7 @@ from itertools import count
 
 from covey.simulate.cluster import Cluster, Host
 from covey.simulate.machines import Link
-from covey.simulate.network import FRAME, Event, Kind, Parcel, Waiting, untouched
+from covey.simulate.network import FRAME, Arrival, Event, Kind, Parcel, Waiting, not_known, untouched
 
 
 class Port:
@@ -66,14 +66,14 @@ class Fair:
         self.flows: dict[tuple[Host, Host], HostFlow] = {}
         self.order = count()
 
-    def arrival(self, now: float, parcel: Parcel) -> float | None:
-        """Only that of what stays on its machine: later parcels slow down whatever shares a port with them."""
-        return now + self.cluster.nearby(parcel.size) if parcel.src == parcel.dst else None
+    def arrivals(self, src: Host, dst: Host) -> Arrival:
+        """Only those of what stays on its machine: later parcels slow down whatever shares a port with them."""
+        return (lambda now, size: now + self.cluster.nearby(size)) if src == dst else not_known
 
     def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when no other is on its way between the same hosts."""
-        if (arrival := self.arrival(now, parcel)) is not None:
-            return [Event(arrival, "delivered", parcel)]
+        if parcel.src == parcel.dst:
+            return [Event(now + self.cluster.nearby(parcel.size), "delivered", parcel)]
         flow = self.flows.get((parcel.src, parcel.dst)) or self._flow(parcel.src, parcel.dst)
         heappush(flow.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
         if flow.rate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Literal, Protocol
@@ -41,11 +42,15 @@ class Event(msgspec.Struct, eq=False):
     until: float = 0.0  # when the sender's last byte of the frame can be there
 
 
+Arrival = Callable[[float, int], float | None]
+"""Takes a parcel of this size if the time of its arrival is known now, and answers with that; None: `send` must."""
+
+
 class Network(Protocol):
     """What the virtual engine asks, with a clock that never goes back; it keeps the events, ties in given order."""
 
-    def arrival(self, now: float, parcel: Parcel) -> float | None:
-        """Take a parcel if the time of its arrival is known at once, and answer with that; else `send` must take it."""
+    def arrivals(self, src: Host, dst: Host) -> Arrival:
+        """What takes the parcels from one host to another whose arrival is known at once."""
 
     def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel; answer with the events to come back with."""
@@ -89,23 +94,19 @@ class Fifo:
         # place at the receiver is known at once: one event less for every message.
         self.uniform = cluster.one_latency
 
-    def arrival(self, now: float, parcel: Parcel) -> float | None:
+    def arrivals(self, src: Host, dst: Host) -> Arrival:
         """The usual case, as `_transmit` would have it: the sender is idle, and the parcel is a single frame."""
-        if parcel.src == parcel.dst:
-            return now + self.cluster.nearby(parcel.size)
-        nic, size = self.nics.get(parcel.src) or self._nic(parcel.src), parcel.size
-        if now < nic.egress_free or nic.queue or size > self.frame or not self.uniform:
-            return None
-        receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
-        latency = nic.latency if nic.latency > receiver.latency else receiver.latency
-        nic.egress_free = sent = now + size / nic.outward
-        return self._receive(now + latency, receiver, size, sent + latency)
+        if src == dst:
+            return lambda now, size: now + self.cluster.nearby(size)
+        if not self.uniform:
+            return not_known
+        return OneFrame(self._nic(src), self._nic(dst), self.frame).arrival
 
     def send(self, now: float, parcel: Parcel) -> list[Event]:
         """Take a parcel: it leaves at once when the sender is idle."""
-        if (arrival := self.arrival(now, parcel)) is not None:
-            return [Event(arrival, "delivered", parcel)]
-        nic = self.nics[parcel.src]
+        if parcel.src == parcel.dst:
+            return [Event(now + self.cluster.nearby(parcel.size), "delivered", parcel)]
+        nic = self._nic(parcel.src)
         if now >= nic.egress_free and not nic.queue:
             return self._transmit(now, nic, parcel, parcel.size, next(self.order))
         heappush(nic.queue, (-parcel.priority, next(self.order), parcel, parcel.size))
@@ -132,7 +133,7 @@ class Fifo:
     def _transmit(self, now: float, nic: Nic, parcel: Parcel, unsent: int, order: int) -> list[Event]:
         """Put the next frame of a parcel on the wire."""
         size = unsent if unsent <= self.frame else self.frame
-        receiver = self.nics.get(parcel.dst) or self._nic(parcel.dst)
+        receiver = self._nic(parcel.dst)
         latency = nic.latency if nic.latency > receiver.latency else receiver.latency
         nic.egress_free = sent = now + size / nic.outward
         if not self.uniform:
@@ -155,5 +156,31 @@ class Fifo:
         return done if done > until else until
 
     def _nic(self, host: Host) -> Nic:
-        nic = self.nics[host] = Nic(self.cluster.link_of(host))
+        if (nic := self.nics.get(host)) is None:
+            nic = self.nics[host] = Nic(self.cluster.link_of(host))
         return nic
+
+
+class OneFrame:
+    """From one NIC to another: the parcels of a single frame that find the sender idle."""
+
+    __slots__ = ("frame", "latency", "receiver", "sender")
+
+    def __init__(self, sender: Nic, receiver: Nic, frame: int) -> None:
+        self.sender, self.receiver, self.frame = sender, receiver, frame
+        self.latency = max(sender.latency, receiver.latency)
+
+    def arrival(self, now: float, size: int) -> float | None:
+        """As `Fifo._transmit` and `Fifo._receive` find it, in one call: it is asked for every message."""
+        sender, receiver, latency = self.sender, self.receiver, self.latency
+        if now < sender.egress_free or sender.queue or size > self.frame:
+            return None
+        sender.egress_free = sent = now + size / sender.outward
+        reached, until = now + latency, sent + latency
+        free = receiver.ingress_free
+        receiver.ingress_free = done = (free if free > reached else reached) + size / receiver.inward
+        return done if done > until else until
+
+
+def not_known(now: float, size: int) -> None:
+    """Of no parcel the arrival is known at once."""

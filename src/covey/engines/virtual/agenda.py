@@ -18,18 +18,18 @@ MANY = 1_000  # roles, or guests
 class Agenda:
     """A clock that jumps from one event to the next."""
 
-    __slots__ = ("_serial", "due", "now", "outside")
+    __slots__ = ("due", "now", "outside", "serial")
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
         self.due: list[Due] = []
         self.outside = 0  # of the due events, those that come from outside
-        self._serial = count()
+        self.serial = count()  # of the events, in the order of asking
 
     def at(self, when: float, act: Callable[[Any, Any], None], subject: Any, value: Any = None) -> None:
         """Call `act(subject, value)` when its time has come."""
         assert when >= self.now, f"an event at {when} s, and it is {self.now} s already"
-        heappush(self.due, (when, next(self._serial), act, subject, value))
+        heappush(self.due, (when, next(self.serial), act, subject, value))
 
     def from_outside(self, when: float, act: Callable[[Any, Any], None], subject: Any, value: Any = None) -> None:
         """The same for what comes from outside, such as a fault: when nothing else is due, the run stands still."""

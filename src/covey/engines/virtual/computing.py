@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from covey.data.stripe_cache.virtual_reads import VirtualReads
 from covey.engines.virtual.agenda import Agenda
@@ -34,6 +34,9 @@ class WorkStretch:
 class Computing:
     """The compute of every role: one piece of work at a time, in the order of asking."""
 
+    shares: ClassVar[bool] = False
+    """Whether work shares cores with other work, so that nobody knows yet when it ends."""
+
     def __init__(self, cluster: Cluster, agenda: Agenda, watch: Instrument, resume: Later, deliver: Later) -> None:
         self._cluster, self._agenda, self._watch = cluster, agenda, watch
         self._resume, self._deliver = resume, deliver
@@ -52,11 +55,10 @@ class Computing:
 
     def _begin(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Begin the work when its samples are there."""
-        actor = thread.actor
-        actor.compute.busy = True
-        if self.reads is None or effect.reads is None:
+        thread.actor.compute.busy = True
+        if effect.reads is None or self.reads is None:
             return self._start(thread, effect)
-        now = self._agenda.now
+        actor, now = thread.actor, self._agenda.now
         at = self.reads.read(now, actor.name, actor.machine, effect.reads())
         if at > now:
             self._agenda.at(at, self._read, thread, (now, effect))
@@ -73,16 +75,18 @@ class Computing:
     def _start(self, thread: RoleProgram, effect: Compute[Any]) -> None:
         """Do the work now, with the weights as they are; its result and its posts come in their time."""
         actor = thread.actor
-        compute = actor.compute
         if effect.talks:
-            compute.talk = InterruptedWork(effect.work)
+            actor.compute.talk = InterruptedWork(effect.work)
             self._stretch(WorkStretch(thread, self._duration(actor, effect)), None)
             return
         begin = self._agenda.now
         result, posts = self._do(actor, effect.work)
         end = begin + self._duration(actor, effect)
-        late = [(min(end, begin + done * (end - begin)), self._deliver, actor, it) for it, done in posts]
-        self._take(actor, (end, self._end, thread, (begin, result)), late)
+        if posts or self.shares:
+            late = [(min(end, begin + done * (end - begin)), self._deliver, actor, it) for it, done in posts]
+            self._take(actor, (end, self._end, thread, (begin, result)), late)
+        else:
+            self._agenda.at(end, self._end, thread, (begin, result))
 
     def _take(self, actor: VirtualActor, end: Moment, posts: Sequence[Moment]) -> None:
         """Let the end of the work come, and what it posts before.
@@ -95,8 +99,8 @@ class Computing:
 
     def _do(self, actor: VirtualActor, work: Callable[[], Any]) -> tuple[Any, list[tuple[Message, float]]]:
         """The result of work, and what it posted."""
-        posts: list[tuple[Message, float]] = []
         compute = actor.compute
+        posts: list[tuple[Message, float]] = []
         compute.posts = posts
         try:
             return work(), posts
@@ -147,10 +151,10 @@ class Computing:
 
     def _end(self, thread: RoleProgram, begun: tuple[float, Any]) -> None:
         begin, result = begun
-        actor, now = thread.actor, self._agenda.now
+        actor = thread.actor
         if actor.ended:
             return
-        if now > begin:
+        if (now := self._agenda.now) > begin:
             self._watch.computed(begin, now, actor.address)
         self._resume(thread, result)
         compute = actor.compute
@@ -162,12 +166,11 @@ class Computing:
 
     def _duration(self, actor: VirtualActor, effect: Compute[Any]) -> float:
         cluster = self._cluster
-        prepare = cluster.prepare * effect.prepares
         if actor.role.trains:
             rank = actor.address.rank
             usual = cluster.compute_time(rank, effect.load, actor.compute.jitter)
-            if prepare:
-                usual += prepare * cluster.slowdowns.get(rank, 1.0)
-            return usual * self.slowness(actor) if self.slowness else usual
+            if effect.prepares:
+                usual += cluster.prepare * effect.prepares * cluster.slowdowns.get(rank, 1.0)
+            return usual if self.slowness is None else usual * self.slowness(actor)
         held = actor.replica.snapshot().params.nbytes if cluster.update else 0
-        return cluster.update * held * effect.load + prepare
+        return cluster.update * held * effect.load + cluster.prepare * effect.prepares

@@ -18,7 +18,7 @@ from covey.engines.virtual.effort import Effort
 from covey.engines.virtual.engine import VirtualEngine, VirtualOutcome
 from covey.engines.virtual.stall import blame
 from covey.engines.virtual.virtual_actor import WAIT, MessageInFlight, RoleProgram, VirtualActor, VirtualLink
-from covey.engines.virtual.virtual_links import VirtualLinks
+from covey.engines.virtual.virtual_links import Later, VirtualLinks
 from covey.membership import Incarnation
 from covey.message import Message, vectors
 from covey.model.replica import Replica
@@ -46,6 +46,7 @@ class RoleThreads:
 class SharedComputing(Computing):
     """Compute that has to share the cores of its machine."""
 
+    shares = True
     desks: Mapping[VirtualActor, RoleThreads]
 
     def _take(self, actor: VirtualActor, end: Moment, posts: Sequence[Moment]) -> None:
@@ -76,6 +77,10 @@ class ChargedLinks(VirtualLinks):
             tuple[VirtualLink, int], deque[MessageInFlight]
         ] = {}  # what is under way with each priority, as it left
 
+    def _choose_ways(self) -> None:
+        super()._choose_ways()
+        self._before = self._let_out  # which lets it depart: a sender has to work for it
+
     def _depart(self, flight: MessageInFlight, _: Any = None) -> None:
         """The first piece is worked on before it leaves, the others while it travels."""
         first, rest = self._pieces(flight)
@@ -89,8 +94,9 @@ class ChargedLinks(VirtualLinks):
             self.desks[flight.link.sender].network.do(rest, self._through, flight, first=True)
             self.desks[flight.link.receiver].network.do(rest, _nothing, None)
 
-    def _land(self, flight: MessageInFlight, _: Any = None) -> None:
-        self._through(flight)
+    @property
+    def _land(self) -> Later:
+        return self._through
 
     def _through(self, flight: MessageInFlight, _: Any = None) -> None:
         """It has crossed the network, or its sender has worked through all of it: when both is done it is there.
@@ -133,6 +139,7 @@ class CpuChargingEngine(VirtualEngine):
             else:
                 self._desks[actor] = RoleThreads(own.setdefault(actor.host, Cores(self._agenda, None)))
         self._computing.desks = self._wires.desks = self._desks
+        self._wires.moved()
         self._wires.tolls = {True: cluster.local.cpu if cluster.local else FREE, False: cluster.link.cpu}
 
     def _replaced(self, lost: VirtualActor, replica: Replica, incarnation: Incarnation) -> VirtualActor:

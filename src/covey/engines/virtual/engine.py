@@ -86,14 +86,14 @@ class VirtualEngine:
             self._agenda, self._actors, self._wires, attempt.replacement, teller, self._replaced, self._begin,
             self._deliver, self._advance,
         )  # fmt: skip
-        self._empty = self._members.empty
         self._wires.connect(self._actors, self._arrived, self._admitted)
         for actor in self._actors.values():
             plan.check(actor.role, actor.replica)
         self._open = len(self._actors)
+        agenda = self._agenda
         self._perform = Handlers({
             Send: self._wires.send, Receive: self._receive, Compute: self._computing.ask, Collective: self._collective,
-            Sleep: self._sleep, Now: lambda thread, effect: self._agenda.now, Note: self._note, Spawn: self._spawn,
+            Sleep: self._sleep, Now: lambda thread, effect: agenda.now, Note: self._note, Spawn: self._spawn,
             SavePoint: lambda thread, effect: None,
         })  # fmt: skip
         self._scores.attach(self._perform)
@@ -165,7 +165,7 @@ class VirtualEngine:
         if thread.done:
             return
         thread.want = None
-        resume, perform = thread.program.send, self._perform
+        resume, perform = thread.resume, self._perform
         try:
             while value is not WAIT:
                 try:
@@ -209,14 +209,14 @@ class VirtualEngine:
         self._wake(thread, None, wire=self._agenda.now - thread.since)
 
     def _receive(self, thread: RoleProgram, want: Receive) -> Any:
-        mailbox = thread.actor.mailbox
-        if mailbox.waiting and (message := mailbox.take(want)) is not None:
-            return received(message, want)
+        actor = thread.actor
+        if actor.mailbox.waiting and (message := actor.mailbox.take(want)) is not None:
+            return message if want.into is None else received(message, want)
         thread.want, thread.since = want, self._agenda.now
         thread.turn += 1
-        thread.actor.waiting.append(thread)
+        actor.waiting.append(thread)
         if self._wires.full:
-            self._wires.awaited(thread.actor)
+            self._wires.awaited(actor)
         if want.timeout is not None:
             self._agenda.at(self._agenda.now + max(0.0, want.timeout), self._timed_out, thread, thread.turn)
         return WAIT
@@ -230,24 +230,29 @@ class VirtualEngine:
         link, message = flight.link, flight.message
         if link.latest:
             link.landed(flight)
-        actor, sender = link.receiver, link.sender.address
-        late = self._actors[sender] is not link.sender or (self._empty and sender in self._empty)
-        if actor.ended or late:
-            self._wires.dropped(flight)
+        actor, sender = link.receiver, link.sender
+        if actor.ended or sender.gone:
+            return self._wires.dropped(flight)
+        if flight.carries:
+            check_finite(message, actor.address)
+        actor.heard[sender.address] = now = self._agenda.now
+        if self._watch.follows:
+            self._watch.delivered(now, sender.address, actor.address, message, flight.payload)
+        link.under_way -= flight.weight
+        if not link.line:  # nobody waits for room: what is taken at once need not be laid down
+            for thread in actor.waiting:
+                want: Any = thread.want  # a Receive
+                if want.matches(message):
+                    actor.waiting.remove(thread)
+                    taken = message if want.into is None else received(message, want)
+                    return self._wake(thread, taken, now - flight.left_at)
+        link.unread += flight.weight
+        if not link.line:
+            actor.mailbox.waiting.append(message)
         else:
-            if flight.carries:
-                check_finite(message, actor.address)
-            actor.heard[sender] = now = self._agenda.now
-            self._watch.delivered(now, sender, actor.address, message, flight.payload)
-            if not link.line:  # nobody waits for room: what is taken at once need not be laid down
-                for thread in actor.waiting:
-                    want = thread.want
-                    if want.matches(message):  # type: ignore[union-attr]  # it is in a Receive
-                        link.under_way -= flight.weight
-                        actor.waiting.remove(thread)
-                        return self._wake(thread, received(message, want), now - flight.left_at)  # type: ignore[arg-type]
-            self._wires.laid(flight)
+            self._wires.look(link)
             self._deliver(actor, message, now - flight.left_at)
+        return None
 
     def _deliver(self, actor: VirtualActor, message: Message, wire: float = 0.0) -> None:
         """Hand a message to the program that waits for it, or lay it in the mailbox."""

@@ -37,7 +37,7 @@ class LinkFaults:
 
     def __init__(self, agenda: Agenda, armed: Armed, tell: Callable[[str], None]) -> None:
         self._agenda, self._armed, self._tell = agenda, armed, tell
-        self.hand_over: Callable[[MessageInFlight], None]
+        self.hand_over: Callable[[MessageInFlight, Any], None]  # gives a message to its receiver
         self.cuts: list[tuple[frozenset[str], float]] = []  # the roles on one side, and until when
         self.lost: list[LostMessage] = []
         self._sent: Counter[tuple[VirtualLink, int]] = Counter()
@@ -88,7 +88,7 @@ class LinkFaults:
                 return self._agenda.at(until, self._release, link)
             flight = waiting.popleft()[1]
             if self._in_order(flight):
-                self.hand_over(flight)
+                self.hand_over(flight, None)
         return None
 
     def _cut_until(self, link: VirtualLink) -> float:
@@ -115,7 +115,7 @@ class LinkFaults:
     def _again(self, flight: MessageInFlight, _: Any) -> None:
         del self._doubled[flight.serial]
         if self._in_order(flight):
-            self.hand_over(flight)
+            self.hand_over(flight, None)
 
     @property
     def unmet(self) -> list[Fault]:

@@ -94,7 +94,7 @@ class RunFaults:
         self._noticed: dict[Host, Fault] = {}  # who goes before its next batch
         links = LinkFaults(parts.agenda, self._armed, self.told.append)
         if any(fault.kind in ("partition", "delay", "drop", "duplicate") for fault in self.plan.faults):
-            parts.links.faults, links.hand_over = links, parts.links.hand_over
+            parts.links.attach(links)
         self._links = links
         if any(fault.kind == "slow" for fault in self.plan.faults):
             parts.computing.slowness = self._slowness

@@ -21,7 +21,7 @@ from covey.membership import Incarnation
 from covey.message import Address, Message, vectors
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Memory, Node, Receive, Send
-from covey.simulate.network import Parcel
+from covey.simulate.network import Arrival, Parcel
 from covey.strategy import Plan, Role
 from covey.vector import Vector
 
@@ -34,11 +34,11 @@ WAIT: Final = object()
 class RoleProgram:
     """One program of a role, main or companion, and what it waits for."""
 
-    __slots__ = ("actor", "done", "main", "program", "since", "turn", "want")
+    __slots__ = ("actor", "done", "main", "program", "resume", "since", "turn", "want")
 
     def __init__(self, actor: VirtualActor, program: Coroutine[Effect[Any], Any, None], main: bool) -> None:
         self.actor = actor
-        self.program = program
+        self.program, self.resume = program, program.send
         self.main = main
         self.done = False
         self.want: Effect[Any] | None = None
@@ -75,10 +75,12 @@ class RunLinks(Protocol):
 class VirtualLink:
     """From one role to another: what is under way, who waits for room, and the newest of each kind to be replaced."""
 
-    __slots__ = ("held", "latest", "line", "paced", "receiver", "sender", "under_way", "unread")
+    __slots__ = ("arrival", "held", "inside", "latest", "line", "paced", "receiver", "sender", "under_way", "unread")
 
-    def __init__(self, sender: VirtualActor, receiver: VirtualActor) -> None:
+    def __init__(self, sender: VirtualActor, receiver: VirtualActor, arrival: Arrival) -> None:
         self.sender, self.receiver = sender, receiver
+        self.arrival = arrival  # when a message arrives that leaves now, if that is known
+        self.inside = sender.host == receiver.host  # it stays on its host, where nothing counts as exchange
         self.under_way = 0  # bytes
         self.unread = 0  # bytes that lie in the receiver's mailbox
         self.line: list[tuple[RoleProgram, MessageInFlight]] = []  # short: a program waits with one message
@@ -140,9 +142,9 @@ class VirtualActor:
     """The host of one role in virtual time."""
 
     __slots__ = (
-        "address", "begun", "between", "compute", "ended", "heard", "held", "host", "incarnation", "links", "lost",
-        "machine", "mailbox", "memories", "name", "node", "pace", "replica", "role", "settled", "step", "threads",
-        "waiting", "world",
+        "address", "begun", "between", "compute", "ended", "gone", "heard", "held", "host", "incarnation", "links",
+        "lost", "machine", "mailbox", "memories", "name", "node", "pace", "replica", "role", "settled", "step",
+        "threads", "waiting", "world",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +171,7 @@ class VirtualActor:
         self.links: dict[Address, VirtualLink] = {}
         self.heard: dict[Address, float] = {}
         self.ended = self.held = False  # held: its main program stands before a step
+        self.gone = False  # replaced, or its seat is empty: what it had sent comes to nobody
         self.between: Callable[[VirtualActor], None] | None = None  # called before each step, and at save points
         if kept:
             kept.restore_chance(self.rng)
@@ -216,9 +219,10 @@ class VirtualActor:
     # -- what a node asks ---------------------------------------------------------------------------------------------
 
     def training(self) -> bool:
-        going = self.pace.training()
-        self.step = self.pace.step
-        if self.between:
+        pace = self.pace
+        going = pace.training()
+        self.step = pace.step
+        if self.between is not None:
             self.between(self)
         return going
 

@@ -17,12 +17,18 @@ from covey.observe.instruments import Instrument
 from covey.program import Send
 from covey.simulate.network import Event, Network
 
+Later = Callable[[MessageInFlight, Any], None]
+"""What the agenda calls with a message when its time has come."""
+
 
 class VirtualLinks:
     """All links of a run; a window is the bytes that may be under way or unread on each."""
 
     allowance: float | None = None  # bytes per second on each link
     faults: LinkFaults | None = None
+    _before: Callable[[MessageInFlight], None] | None  # what a message has to pass before the network
+    _crossed: Later  # what becomes of it when it has crossed the network
+    _arrive: Later  # what becomes of it when it has come to its receiver
 
     def __init__(self, network: Network, window: int, agenda: Agenda, watch: Instrument) -> None:
         self._network, self._window, self._agenda, self._watch = network, window, agenda, watch
@@ -30,50 +36,64 @@ class VirtualLinks:
         self._serial = count()
         self.full: dict[VirtualLink, None] = {}  # on which a sender waits for room
         self._orphans: dict[int, Message] = {}  # unread messages of earlier incarnations, by their identity
-        self.hand_over: Callable[[MessageInFlight], None]  # gives a message to its receiver
-        self._crossed: Callable[[MessageInFlight, Any], None]
+        self.hand_over: Later  # gives a message to its receiver
         self._admitted: Callable[[RoleProgram], None]
 
     def connect(
         self,
         actors: Mapping[Address, VirtualActor],
-        arrived: Callable[[MessageInFlight], None],
+        arrived: Later,
         admitted: Callable[[RoleProgram], None],
     ) -> None:
         """Where messages go, and what to notify when one arrives or a waiting sender may continue."""
         self._actors, self.hand_over, self._admitted = actors, arrived, admitted
-        self._crossed = self._land if self.allowance is None else self._delivered
+        self._choose_ways()
         for actor in actors.values():
             for message in actor.mailbox.waiting:  # as a checkpoint kept them
                 sender = actors[message.sender]
                 link = sender.links.get(actor.address) or self._link(sender, actor.address)
                 link.unread += weight(message)
 
+    def attach(self, faults: LinkFaults) -> None:
+        """Let these faults strike."""
+        self.faults, faults.hand_over = faults, self.hand_over
+        self._choose_ways()
+
+    def _choose_ways(self) -> None:
+        """Messages pass only what this run has: without faults and an allowance, nothing but the network."""
+        free = self.faults is None and self.allowance is None
+        self._arrive = self.hand_over if self.faults is None else self._let_in
+        self._before = None if free else self._let_out
+        self._crossed = self._land if self.allowance is None else self._delivered
+
+    @property
+    def _land(self) -> Later:
+        return self._arrive
+
     def send(self, thread: RoleProgram, effect: Send) -> object:
         """Take a message; WAIT when its sender has to wait for room."""
         sender = thread.actor
         link = sender.links.get(effect.to) or self._link(sender, effect.to)
         message = stamped(effect.body, sender.address, not effect.loan)
-        if effect.keep == "latest" and self._replaced(link, message):
+        newest = effect.keep == "latest"
+        if newest and self._replaced(link, message):
             self._watch.noted(self._agenda.now, sender.address, "replaced", 1)
             return None
-        receiver = link.receiver
         counted, unread, carries = sizes(message)
-        if sender.host == receiver.host:
-            counted = 0  # not within a machine
+        if link.inside:
+            counted = 0
         load = unread if unread > LEAST else LEAST
-        # The network carries also what does not count as exchange (headers are not modelled).
-        size = counted if counted else unread
         # as `window.waits` has it
         has_room = not carries or effect.paced or (not link.line and fits(link.counted(), load, self._window))
-        if effect.lossy and not has_room:
+        if not has_room and effect.lossy:
             self._watch.noted(self._agenda.now, sender.address, "lost", 1)
             return None
+        # The network carries also what does not count as exchange (headers are not modelled).
         flight = MessageInFlight(
-            next(self._serial), sender.machine, receiver.machine, size, effect.priority,
+            next(self._serial), sender.machine, link.receiver.machine, counted or unread, effect.priority,
             message=message, link=link, payload=counted, weight=load, carries=carries, lossy=effect.lossy,
         )  # fmt: skip
-        if effect.keep == "latest":
+        if newest:
             link.latest[type(message)] = flight
         if has_room:
             self._leave(flight)
@@ -89,18 +109,29 @@ class VirtualLinks:
         return link is None or (not link.line and idle(link.counted(), self._window))
 
     def _leave(self, flight: MessageInFlight) -> None:
-        link = flight.link
-        flight.left_at = now = self._agenda.now
+        link, agenda = flight.link, self._agenda
+        flight.left_at = now = agenda.now
         link.under_way += flight.weight
         self._watch.sent(now, link.sender.address, link.receiver.address, flight.message, flight.payload)
+        if self._before is not None:
+            self._before(flight)
+        # as `_depart` has it, without two calls for every message
+        elif (arrival := link.arrival(now, flight.size)) is not None:
+            heappush(agenda.due, (arrival, next(agenda.serial), self._crossed, flight, None))
+        else:
+            self._queue(flight)
+
+    def _let_out(self, flight: MessageInFlight) -> None:
+        """Let it depart, unless a fault takes it, or its link must not carry more for now."""
+        link = flight.link
         if self.faults is not None and not self.faults.lets_out(flight):
             link.under_way -= flight.weight
-            return None
-        if self.allowance is None or flight.src == flight.dst:
-            return self._depart(flight)
-        heappush(link.held, (-flight.priority, flight.serial, flight))
-        if not link.paced:
-            self._pace(link)
+        elif self.allowance is None or flight.src == flight.dst:
+            self._depart(flight)
+        else:
+            heappush(link.held, (-flight.priority, flight.serial, flight))
+            if not link.paced:
+                self._pace(link)
 
     def _pace(self, link: VirtualLink, _: Any = None) -> None:
         """Let the next message leave, and hold the others until its last byte may have left."""
@@ -113,15 +144,19 @@ class VirtualLinks:
             self._agenda.at(flight.until, self._pace, link)
 
     def _depart(self, flight: MessageInFlight, _: Any = None) -> None:
+        if (arrival := flight.link.arrival(self._agenda.now, flight.size)) is not None:
+            self._agenda.at(arrival, self._crossed, flight)
+        else:
+            self._queue(flight)
+
+    def _queue(self, flight: MessageInFlight) -> None:
+        """Let the network carry it beside others."""
         agenda = self._agenda
-        if (arrival := self._network.arrival(agenda.now, flight)) is not None:
-            return agenda.at(arrival, self._crossed, flight)
         for event in self._network.send(agenda.now, flight):
             if event.kind == "delivered":
                 agenda.at(event.at, self._crossed, event.parcel)
             else:
                 agenda.at(event.at, self._happen, event)
-        return None
 
     def _happen(self, event: Event, _: Any) -> None:
         agenda = self._agenda
@@ -136,26 +171,18 @@ class VirtualLinks:
         if flight.until > self._agenda.now:
             self._agenda.at(flight.until, self._delivered, flight)
         else:
-            self._land(flight)
+            self._land(flight, None)
 
-    def _arrive(self, flight: MessageInFlight, _: Any = None) -> None:
-        if self.faults is None or self.faults.lets_in(flight):
-            self.hand_over(flight)
-
-    _land = _arrive
-
-    def laid(self, flight: MessageInFlight) -> None:
-        """It lies in the receiver's mailbox from now on."""
-        link = flight.link
-        link.under_way -= flight.weight
-        link.unread += flight.weight
-        if link.line:
-            self._look(link)
+    def _let_in(self, flight: MessageInFlight, _: Any) -> None:
+        """Let it arrive, unless faults hold it back or have doubled it."""
+        assert self.faults is not None
+        if self.faults.lets_in(flight):
+            self.hand_over(flight, None)
 
     def dropped(self, flight: MessageInFlight) -> None:
         """It has come to nobody, or from an earlier incarnation of its sender."""
         flight.link.under_way -= flight.weight
-        self._look(flight.link)
+        self.look(flight.link)
 
     def replaced(self, lost: VirtualActor) -> None:
         """A role was restarted: its new incarnation has links of its own, both ways."""
@@ -174,19 +201,20 @@ class VirtualLinks:
         if link is not None:
             link.unread -= weight(message)
             if link.line:
-                self._look(link)
+                self.look(link)
 
     def awaited(self, actor: VirtualActor) -> None:
         """A program of this role waits for a message."""
         for link in self.full:
             if link.receiver is actor:
-                self._look(link)
+                self.look(link)
 
     def measured(self, who: Address, kind: str, value: float) -> None:
         """A role has measured something: whoever watches the links hears of it."""
         self._watch.measured(who, kind, value)
 
-    def _look(self, link: VirtualLink) -> None:
+    def look(self, link: VirtualLink) -> None:
+        """See, when all else of this moment is done, whether somebody who waits for room has it now."""
         if link.line:  # not here and now: the program that takes a message is in the middle of something
             self._agenda.at(self._agenda.now, self._admit, link)
 
@@ -219,5 +247,13 @@ class VirtualLinks:
         if to not in self._actors:
             roles = ", ".join(map(str, self._actors))
             raise PlanError(f"{sender.name} sends to {to}, which is not a role of this run; its roles are {roles}")
-        link = sender.links[to] = VirtualLink(sender, self._actors[to])
+        receiver = self._actors[to]
+        link = VirtualLink(sender, receiver, self._network.arrivals(sender.machine, receiver.machine))
+        sender.links[to] = link
         return link
+
+    def moved(self) -> None:
+        """Roles live on other machines than those on which their links found them."""
+        for actor in self._actors.values():
+            for link in actor.links.values():
+                link.arrival = self._network.arrivals(actor.machine, link.receiver.machine)

@@ -158,6 +158,7 @@ class VirtualMembership:
         if actor.address in self.empty:
             return
         self._gone(actor)
+        actor.gone = True
         self.empty.add(actor.address)
         self.wires.replaced(actor)
         for address, other in self.actors.items():
@@ -231,6 +232,7 @@ class VirtualMembership:
         actor = self.make(lost, self.replacement.replica(lost.role), incarnation)
         actor.pace.stop_at = lost.pace.stop_at
         self.actors[who] = actor
+        lost.gone = True
         self.wires.replaced(lost)
         for address, other in self.actors.items():
             if address != who and not other.ended:

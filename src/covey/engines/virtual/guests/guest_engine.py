@@ -17,7 +17,7 @@ from covey.engines.virtual.guests.guest_links import GuestLinks
 from covey.engines.virtual.guests.guest_tally import GuestTeller
 from covey.engines.virtual.run_faults import VirtualAttempt
 from covey.engines.virtual.run_scores import Score
-from covey.engines.virtual.virtual_actor import MessageInFlight, RoleProgram, VirtualActor
+from covey.engines.virtual.virtual_actor import RoleProgram, VirtualActor
 from covey.membership import Departed, Incarnation
 from covey.message import Address, Message
 from covey.model.replica import Replica
@@ -192,6 +192,7 @@ class GuestEngine(VirtualEngine):
         if lost.role.trains:  # it begins again with the step in which it was lost
             actor.pace.step, actor.pace.stop_at = max(-1, lost.pace.step - 1), lost.pace.stop_at
         self._actors[who] = actor
+        lost.gone = True
         self._own[self._own.index(lost)] = actor
         for other in others:
             self._links.forget(lost, [other])
@@ -204,6 +205,7 @@ class GuestEngine(VirtualEngine):
 
     def _leave(self, actor: VirtualActor) -> None:
         actor.end()
+        actor.gone = True
         del self._actors[actor.address]
         self._links.forget(actor, self._own)
         actor.mailbox.taken = _nobody  # no circle is left that only the garbage collector could find
@@ -226,10 +228,3 @@ class GuestEngine(VirtualEngine):
         if not other.ended:
             self._links.from_outside(message)
             self._deliver(other, message)
-
-    def _arrived(self, flight: MessageInFlight, _: Any = None) -> None:
-        sender = flight.link.sender
-        if sender.address.role == self._guests.role and self._actors.get(sender.address) is not sender:
-            self._wires.dropped(flight)
-        else:
-            super()._arrived(flight)

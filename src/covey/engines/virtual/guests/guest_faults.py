@@ -36,7 +36,7 @@ class GuestLinkFaults(LinkFaults):
 
     def _again(self, flight: MessageInFlight, _: Any) -> None:
         del self._doubled[flight.serial]
-        self.hand_over(flight)
+        self.hand_over(flight, None)
 
 
 class GuestFaults:
@@ -59,8 +59,7 @@ class GuestFaults:
         """Strike in the run of this engine."""
         self._engine = engine
         self._links = GuestLinkFaults(engine.agenda, self._armed, lambda line: None)
-        self._links.hand_over = links.hand_over
-        links.faults = self._links
+        links.attach(self._links)
         for fault in self.plan.faults:
             if fault.at is not None:
                 engine.agenda.from_outside(fault.at, self._strike, fault)
