@@ -24,10 +24,11 @@ def main() -> None:
     if rank := seat.settings.get("rank"):
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=WARM)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    every = int(seat.settings.get("every", EVERY))
     seat.ready()
     for step in count(1):
         seat.step(model)
-        if step % EVERY == 0 and not seat.goes_on(step, step * seat.batch):
+        if step % every == 0 and not seat.goes_on(step, step * seat.batch):
             return
 
 

@@ -390,12 +390,26 @@ def test_a_forgotten_vector_is_touched_no_more(two: Two) -> None:
     assert bool(into.parts[0].eq(0).all())
 
 
+def test_a_message_of_one_piece_comes_in_one_go(two: Two) -> None:
+    """Its header and its bytes wake its receiver once."""
+    two.a.offer(B, load(3, FRAME // 4))
+    two.a.offer(B, load(4, FRAME // 2))
+    assert [message.step for message in two.collect(2)] == [3, 4]
+    assert two.a.links[B].socketed == 1 + 2
+
+
 # --- what is refused
 
 
 def opening(number: int = 1, message: Message | None = None, sender: int = 0, token: bytes = NONE) -> bytes:
     header, _ = pack(message or load(0))
     return Frame(OPEN, sender, len(header), number, 0, token).pack() + header
+
+
+def begun(size: int, count: int = LARGE, rest: bytes = b"") -> bytes:
+    """The opening of a message that says how many bytes come with it."""
+    header, _ = pack(load(0, count))
+    return Frame(OPEN, 0, len(header), 1, size).pack() + header + rest
 
 
 def data(size: int, offset: int = 0, number: int = 1, sender: int = 0, token: bytes = NONE) -> bytes:
@@ -441,6 +455,10 @@ MALFORMED: dict[str, tuple[list[list[bytes]], str]] = {
     "cut frame": ([[opening()], [data(8), b"1234"]], "4 bytes in a frame of 8"),
     "oversized frame": ([[opening()], [data(4), b"12345678"]], "8 bytes in a frame of 4"),
     "frame without bytes": ([[opening()], [data(8)]], "0 bytes in a frame of 8"),
+    "begun without bytes": ([[begun(8)]], "0 bytes in a frame of 8"),
+    "begun with fewer bytes": ([[begun(8), b"1234"]], "4 bytes in a frame of 8"),
+    "begun with too many bytes": ([[begun(5 * LARGE), b"1234"]], "were due"),
+    "begun and whole": ([[begun(8, 2, bytes(8)), b"12345678"]], "more bytes than its message has"),
 }
 
 

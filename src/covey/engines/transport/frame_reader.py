@@ -107,7 +107,11 @@ class FrameReader:
             self.lanes.socketed[claimed] += 1
         if frame.kind == frames.OFFER and self.invited:
             self.invited(claimed, memoryview(rest))
-        elif frame.kind == frames.DATA:
+            return
+        if opens := frame.kind == frames.OPEN and frame.offset > 0:
+            self.inbox.begin(frame, memoryview(rest))
+            frame = frame.first_piece
+        if opens or frame.kind == frames.DATA:
             door, inbox = self.door.socket, self.inbox
             _add(fill(door, inbox, frame) if body is None else inbox.put(frame, body), found)
         else:
@@ -115,6 +119,8 @@ class FrameReader:
 
     def _hear(self, frame: Frame, rest: memoryview, found: Found) -> None:
         sender = self.inbox.book[frame.sender]
+        if frame.kind == frames.OPEN and frame.offset:
+            raise WireError(f"{sender} opened a message without the {frame.offset} bytes that it said came with it")
         if frame.kind == frames.OPEN:
             _add(self.inbox.open(frame, rest), found)
         elif frame.kind == frames.SHARED:

@@ -1,7 +1,8 @@
 """The frames in which messages travel.
 
 A message begins with one frame that holds its header, and all its bytes when they are few. Otherwise its bytes follow
-in frames of a few megabytes, in order, cut where a tensor ends, so that each can be received where it belongs.
+in pieces of a few megabytes, in order, cut where a tensor ends, so that each can be received where it belongs: the
+first one in the same frame, so that its receiver wakes up once for most messages, the others in frames of their own.
 Frames of other messages may come in between. Between roles of one host the bytes stay in memory that both can read,
 and the first frame says where.
 """
@@ -42,9 +43,14 @@ class Frame(NamedTuple):
     sender: int  # its place in the sorted address book
     size: int  # of the header in a frame that opens a message, else of the bytes that follow
     number: int  # of the message, counted on each link as they leave
-    offset: int
+    offset: int  # of these bytes in the message; where one opens: how many follow in a piece of their own
     token: bytes = NONE  # of the run
     incarnation: int = 0  # of the sender, counted again from 0 after very many
+
+    @property
+    def first_piece(self) -> Frame:
+        """What would stand in front of the bytes that come with the opening of a message."""
+        return self._replace(kind=DATA, size=self.offset, offset=0)
 
     def pack(self) -> bytes:
         first = self.kind | self.incarnation % INCARNATIONS << KIND_BITS

@@ -167,6 +167,11 @@ class Inbox:
         arrivals[frame.number] = self._begin(header)
         return None
 
+    def begin(self, frame: Frame, data: memoryview) -> None:
+        """The same for a message whose first piece comes with its header."""
+        if self.open(frame, data) is not None:
+            raise WireError(f"{self.book[frame.sender]} sent more bytes than its message has")
+
     def share(self, frame: Frame, data: memoryview) -> Message:
         """A message of this host, whose tensors lie in memory that its sender owns."""
         sender = self.book[frame.sender]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_PATH = 107  # of a Unix socket
 FRAMES_AT_ONCE = 64  # received in one poll, so that a busy link does not keep the role from the rest
 COMING, LEAVING = 0b01, 0b10  # ZeroMQ's threads that encrypt, one bit for each
+EVENTS, READABLE = int(zmq.EVENTS), int(zmq.POLLIN)  # what pyzmq takes for members of enumerations it makes such of
 FRAMES_AHEAD = 4  # what ZeroMQ has accepted can no longer be overtaken, so it gets little at a time
 
 Other = int | zmq.Socket[Any]
@@ -71,13 +72,15 @@ class ReceivingSocket:
     def frames(self) -> Iterator[tuple[bytes, Address | None]]:
         """The first piece of each frame that has come, and who has proved to have sent it."""
         for _ in range(FRAMES_AT_ONCE):
+            if not int(self.socket.getsockopt(EVENTS)) & READABLE:  # which takes less than an exception
+                return
             try:
                 if isinstance(self.guard, KeyChecker):
                     frame = self.socket.recv(zmq.NOBLOCK, copy=False)
                     head, proved = frame.bytes, self.guard.who(frame)
                 else:
                     head, proved = self.socket.recv(zmq.NOBLOCK), None
-            except zmq.Again:
+            except zmq.Again:  # what was readable is gone with its connection
                 return
             yield head, proved
 
@@ -221,6 +224,8 @@ class PeerLink:
     def _send(self, outgoing: OutgoingMessage) -> None:
         if outgoing.head and outgoing.pieces and self.secure and self.stream is None:
             self.stream = self.secure(self._offer)
+        elif outgoing.head and outgoing.pieces and self.stream is None:
+            self._open(outgoing)
         elif outgoing.head:
             self._put(outgoing.opening(self.left, self.token, self.incarnation), outgoing.head, not outgoing.pieces)
             self.outbox.opened(outgoing)
@@ -228,6 +233,17 @@ class PeerLink:
         else:
             self._put(outgoing.prefix(self.token, self.incarnation), outgoing.pieces[0], len(outgoing.pieces) == 1)
             self.outbox.moved(outgoing)
+
+    def _open(self, outgoing: OutgoingMessage) -> None:
+        """Hand over the beginning of a message with its first piece."""
+        piece = outgoing.pieces[0]
+        frame = outgoing.opening(self.left, self.token, self.incarnation)._replace(offset=len(piece))
+        self.socket.send(frame.pack() + outgoing.head, zmq.NOBLOCK | zmq.SNDMORE)
+        self.socket.send(piece, zmq.NOBLOCK, copy=False)
+        self.socketed += 1
+        self.left += 1
+        self.outbox.opened(outgoing)
+        self.outbox.moved(outgoing)
 
     def _put(self, frame: Frame, body: bytes | memoryview, last: bool = True) -> None:
         """Hand over a frame; zmq.Again if it does not go now. `last`: the next one is not of the same message."""

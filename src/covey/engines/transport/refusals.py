@@ -40,6 +40,8 @@ class Refusals:
 
     def news(self) -> dict[str, int]:
         """What came since this was last asked."""
+        if not self._news:
+            return {}
         news, self._news = dict(self._news), Counter()
         return news
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from covey.exchange.collectives.ring_slices import GRAIN, MOST, Frame, SlicedVector, rows, whole
@@ -134,6 +134,19 @@ async def broadcast_tree(node: Node, vector: Vector, group: Group) -> None:
         hop //= 2
 
 
+def add_in_order(mine: Vector, place: int, others: Mapping[int, Vector]) -> None:
+    """Add up in place, from the vector at place 0 to the last one; this is the one at `place`."""
+    if place > 1:
+        before = others[0].clone()
+        for other in range(1, place):
+            before.add_(others[other])
+        mine.add_(before)
+    elif place == 1:
+        mine.add_(others[0])
+    for other in range(place + 1, len(others) + 1):
+        mine.add_(others[other])
+
+
 async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
     """Each rank sums one slice for all, in rank order, and gives the sum to everybody: two hops, no ring."""
     size, me = len(group), group.index(node.address)
@@ -143,10 +156,7 @@ async def scatter_gather(node: Node, vector: Vector, group: Group) -> None:
     for index, peer in others:
         await node.send(peer, Chunk(0, slices[index]), loan=True)
     parts = {index: (await node.receive(Chunk, sender=peer, step=0)).part for index, peer in others}
-    parts[me] = slices[me].clone()
-    slices[me].zero_()
-    for index in range(size):
-        slices[me].add_(parts[index])
+    add_in_order(slices[me], me, parts)
     for _, peer in others:
         await node.send(peer, Chunk(1, slices[me]))
     for index, peer in others:
