@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import covey
-from covey.calibrate.fitting import Correction, Fit
+from covey.calibrate.fitting import ClusterCorrection, ClusterFit
 from covey.calibrate.rehearsal import (
     BRIEF,
     LATE,
@@ -115,16 +115,20 @@ def linear(rates: dict[str, float]) -> Callable[[str, Cluster], float]:
 def test_a_correction_is_as_large_as_what_it_explains_is_worth() -> None:
     """One strategy with a noise of 0.07, and a prior of 1: by hand 0.1 * 0.14 / (0.1 ** 2 + 0.07 ** 2)."""
     near = replace(LAB, link=replace(LAB.link, latency=Seconds(0)))
-    found, _ = Fit(near, [Correction(delayed, least=0.0)], {"one": exp(0.14)}, linear({"one": 0.1})).solved()
+    found, _ = ClusterFit(
+        near, [ClusterCorrection(delayed, least=0.0)], {"one": exp(0.14)}, linear({"one": 0.1})
+    ).solved()
     assert found.link.latency / LATE == pytest.approx(0.1 * 0.14 / (0.1**2 + 0.07**2), rel=1e-3)
-    found, _ = Fit(near, [Correction(delayed, least=0.0)], {"one": exp(-0.14)}, linear({"one": 0.1})).solved()
+    found, _ = ClusterFit(
+        near, [ClusterCorrection(delayed, least=0.0)], {"one": exp(-0.14)}, linear({"one": 0.1})
+    ).solved()
     assert found.link.latency == 0, "what can only add cannot make a step shorter"
 
 
 def test_a_strategy_is_off_by_what_the_others_do_not_tell_of_it() -> None:
     near = replace(LAB, link=replace(LAB.link, latency=Seconds(0)))
     rates, real = {"one": 0.5, "like it": 0.5}, {"one": exp(0.5), "like it": exp(0.8)}
-    _, apart = Fit(near, [Correction(delayed, least=0.0)], real, linear(rates)).solved()
+    _, apart = ClusterFit(near, [ClusterCorrection(delayed, least=0.0)], real, linear(rates)).solved()
     weight = 0.5**2 / (0.5**2 + 0.07**2)
     assert apart == pytest.approx({"one": 0.5 - 0.8 * weight, "like it": 0.8 - 0.5 * weight}, abs=0.01)
 

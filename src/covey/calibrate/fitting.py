@@ -27,7 +27,7 @@ WORTH = 0.05  # of the sum of squares, for which another round is made
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class ClusterCorrection:
     """A number that parts do not tell well: `change` at 0 is what they say, at 1 off by as much as is usual."""
 
     change: Change
@@ -36,11 +36,11 @@ class Correction:
 
 
 @dataclass(slots=True)
-class Fit:
+class ClusterFit:
     """The corrections of a cluster, and what they explain."""
 
     cluster: Cluster
-    corrections: Sequence[Correction]
+    corrections: Sequence[ClusterCorrection]
     real: Mapping[str, float]
     measure: Measure
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, median
 
-from covey.calibrate.fitting import Correction, Fit, Measure
+from covey.calibrate.fitting import ClusterCorrection, ClusterFit, Measure
 from covey.errors import CoveyError
 from covey.observe.step_time import recorded_step
 from covey.run import fit
@@ -112,7 +112,7 @@ def corrected(cluster: Cluster, real: Mapping[str, float], measure: Measure) -> 
     known = {spec: step for spec, step in real.items() if measure(spec, cluster)}
     if not known:
         return cluster
-    found, apart = Fit(cluster, corrections(cluster), known, measure).solved()
+    found, apart = ClusterFit(cluster, corrections(cluster), known, measure).solved()
     return replace(found, error=_error(apart.values())) if len(known) >= TELLING else found
 
 
@@ -120,12 +120,12 @@ def _error(apart: Iterable[float]) -> float:
     return max(LEAST, math.sqrt(fmean(one * one for one in apart)))
 
 
-def corrections(cluster: Cluster) -> list[Correction]:
+def corrections(cluster: Cluster) -> list[ClusterCorrection]:
     """What can be wrong in a cluster as parts tell it."""
-    usual = [Correction(slowed), Correction(loaded), Correction(delayed, least=0.0)]
+    usual = [ClusterCorrection(slowed), ClusterCorrection(loaded), ClusterCorrection(delayed, least=0.0)]
     if len(cluster.machines) == 1:
-        return [*usual, Correction(woken, least=0.0)]
-    return [*usual, Correction(widened, starts=BEGINNINGS)] if cluster.sharing == "tcp" else usual
+        return [*usual, ClusterCorrection(woken, least=0.0)]
+    return [*usual, ClusterCorrection(widened, starts=BEGINNINGS)] if cluster.sharing == "tcp" else usual
 
 
 def slowed(cluster: Cluster, size: float) -> Cluster:
