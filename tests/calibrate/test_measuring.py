@@ -24,3 +24,14 @@ def test_the_fixed_share_of_a_batch_from_the_time_of_a_quarter_of_it(fixed: floa
     parts = {"part": 4.0, "part of a step": 0.5, "part of a batch": fixed + (1 - fixed) / 4}
     found = MeasuredMeans({**times, **parts}, 1_000_064).compute()
     assert found["fixed"] == pytest.approx(fixed) and found["compute"] == pytest.approx(0.010)
+
+
+def test_a_report_in_a_long_wait_is_no_work_on_a_message() -> None:
+    """A small message comes before a report is due; a big one takes so long that one falls into its wait."""
+    big = 1_000_064
+    notes = {f"send {SMALL}": 0.0, f"send {big}": 0.0, "tiny sum": 0.0, "sum": 0.0, "model": 8.0, "step": 0.0}
+    notes |= {f"receive {SMALL}": 0.0003, f"receive {big}": 0.0003 + 0.0005 + 0.0004, "report": 0.0005}
+    notes |= {f"reports while receiving {SMALL}": 0.0, f"reports while receiving {big}": 1.0}
+    notes |= {"part": 4.0, "part of a step": 0.5}
+    found = MeasuredMeans(notes, big).handling()
+    assert found.receive.of(big) == pytest.approx(0.0003 + 0.0004, rel=1e-3)

@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 
 from covey.errors import PlanError
-from covey.simulate import Backend, BytesPerSecond, Cluster, Fair, Fifo, Link, Seconds, Tcp, from_flags, load, network
+from covey.simulate import (
+    Backend,
+    Bytes,
+    BytesPerSecond,
+    Cluster,
+    Fair,
+    Fifo,
+    Link,
+    Seconds,
+    Tcp,
+    from_flags,
+    load,
+    network,
+)
 from covey.simulate.cluster_file import read
 from covey.simulate.cluster_text import written as text_of
 from covey.simulate.machines import CodecTime, CpuTime, Handling, Machine
@@ -149,6 +162,7 @@ def test_kills_in_a_file(tmp_path: Path) -> None:
         ("compute = 3", "written [compute]"),
         ("[link]\nbandwidth = 'fast'", "100mbit"),
         ("[link]\nsharing = 'best'", '"fifo", "fair" or "tcp"'),
+        ("[link]\nwindow = '0B'", "must be 1B or more"),
         ("[group]\nworkers = 3", "[[group]], with two brackets"),
         ("group = [3]", "must be a table"),
         ("[[group]]\nslow = 2", "needs workers"),
@@ -177,6 +191,13 @@ def test_the_network_of_a_cluster() -> None:
     assert isinstance(network(Cluster()), Fifo)
     assert type(network(Cluster(sharing="fair"))) is Fair
     assert type(network(read(text_of(Cluster(sharing="tcp"))))) is Tcp
+
+
+def test_a_window_is_kept_and_used() -> None:
+    wide = read(text_of(Cluster(sharing="tcp", window=Bytes(3_000_001))))
+    shared = network(wide)
+    assert isinstance(shared, Tcp) and shared.window == wide.window == 3_000_001
+    assert "window" not in text_of(Cluster(sharing="tcp")) and read("[link]\nwindow = '64KiB'").window == 65536
 
 
 CALIBRATED = """
@@ -254,7 +275,7 @@ def test_what_is_written_reads_the_same() -> None:
 
 WHOLE = (
     CALIBRATED.replace("fixed = 0.3", 'fixed = 0.3\nprepare = "5ms"\nerror = 0.02')
-    .replace("headers = 0.0456", 'headers = 0.05\nuplink = "20mbit"')
+    .replace("headers = 0.0456", 'headers = 0.05\nwindow = "300kB"\nuplink = "20mbit"')
     .replace('latency = "10us"', 'latency = "10us"\nbandwidth = "1gbit"\ncpu = "2us"\ncpu_byte = "3ns"')
     .replace('encode_byte = "0.5ns"', 'encode_byte = "0.5ns"\ndecode = "7us"\ndecode_byte = "0.6ns"')
     .replace("cores = 8", 'cores = 8\nwake = "3ms"')

@@ -66,10 +66,16 @@ class MeasuredMeans:
     def handling(self) -> Handling:
         tiny, model = self["tiny sum"], self["model"]
         return Handling(
-            send=self.toll("send"), receive=self.toll("receive"), report=Seconds(self["report"]),
+            send=self.toll("send"), receive=self._receiving(), report=Seconds(self["report"]),
             sums=CpuTime(each=Seconds(tiny), byte=Seconds(max(0.0, self["sum"] - tiny) / (2 * model))),
             step=Seconds(max(0.0, self["step"] - self._step_byte() * model)),
         )  # fmt: skip
+
+    def _receiving(self) -> CpuTime:
+        """Without the report that is due after a long wait: that is charged by itself."""
+        sizes, report = (SMALL, self.big), self["report"]
+        alone = {f"receive {n}": self[f"receive {n}"] - report * self[f"reports while receiving {n}"] for n in sizes}
+        return MeasuredMeans({**self.notes, **alone}, self.big).toll("receive")
 
     def _step_byte(self) -> float:
         return self["step"] * max(0.0, 1 - self["part of a step"]) / max(1.0, self["model"] - self["part"])

@@ -159,6 +159,7 @@ async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name:
             await node.receive(Echo, sender=peer)
     await node.note(f"send {name}", fmean(sends.driver[WARM:]))
     await node.note(f"receive {name}", fmean(whole.driver[WARM:]) - fmean(sends.driver[WARM:]))
+    await node.note(f"reports while receiving {name}", min(1.0, fmean(whole.wall[WARM:]) / REPORTS))
     await node.note(f"network {name}", fmean(whole.others[WARM:]) / 2)
     await node.note(f"there and back {name}", quiet(whole.wall[WARM:]))
 

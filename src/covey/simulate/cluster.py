@@ -13,12 +13,13 @@ from typing import Literal
 from covey.errors import PlanError
 from covey.simulate.backend import Backend
 from covey.simulate.machines import EASY, FREE, LINK, CodecTime, Handling, Link, Machine
-from covey.simulate.units import AT_ONCE, BytesPerSecond, Seconds, parse_duration, parse_rate
+from covey.simulate.units import AT_ONCE, Bytes, BytesPerSecond, Seconds, parse_duration, parse_rate
 
 Host = str  # "worker 3", "server 0": as roles are shown to people
 Sharing = Literal["fifo", "fair", "tcp"]
 
 BATCH = Seconds(0.01)
+WINDOW = Bytes(128 * 1024)  # the receive buffer of Linux, unless told otherwise (net.ipv4.tcp_rmem)
 
 _SLOW = re.compile(r"(?P<rank>[0-9]{1,9}):(?P<factor>[0-9]{1,99}(?:\.[0-9]+)?)x?")
 _HOST = re.compile(r"(?:(?P<role>[a-z]+) +)?(?P<rank>[0-9]{1,9})")
@@ -37,6 +38,7 @@ class Cluster:
     link: Link = LINK
     links: Mapping[Host, Link] = field(default_factory=dict)  # hosts that differ from `link`
     sharing: Sharing = "fifo"
+    window: Bytes = WINDOW  # with which a flow of `tcp` begins
     update: Seconds = AT_ONCE  # of an optimizer step, per byte
     threads: int = 1  # that compute a batch
     handling: Handling = EASY

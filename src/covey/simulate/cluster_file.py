@@ -25,7 +25,7 @@ COMPUTE = ("batch", "prepare", "jitter", "fixed", "update", "threads", "error")
 HANDLING = ("send", "send_byte", "receive", "receive_byte", "sums", "sums_byte", "step", "report")
 CODING = ("encode", "encode_byte", "decode", "decode_byte")
 LOCAL = ("bandwidth", "latency", "cpu", "cpu_byte")
-LINK = ("bandwidth", "uplink", "latency", "sharing", "headers", "cpu", "cpu_byte")
+LINK = ("bandwidth", "uplink", "latency", "sharing", "window", "headers", "cpu", "cpu_byte")
 HOST = ("bandwidth", "uplink", "latency")
 MACHINE = ("count", "cores", "period", "wake", "bandwidth", "uplink", "latency")
 GROUP = ("workers", "slow", "bandwidth", "uplink", "latency", "price", "spot_price", "watts")
@@ -85,6 +85,7 @@ def _cluster(document: Table) -> Cluster:
         handling=_handling(document, usual.handling),
         coding=_coding(document),
         sharing=_sharing(link, usual.sharing),
+        window=_read(link, "window", _window, usual.window, "[link]"),
         kills=_kills(document),
         slowdowns=_per_worker(groups, "slow"),
         price=_per_worker(groups, "price"),
@@ -212,6 +213,12 @@ def _size(text: str) -> Bytes | None:
 
 def _rate(text: str) -> BytesPerSecond | None:
     return parse_rate(text)
+
+
+def _window(text: str) -> Bytes:
+    if (size := parse_size(text)) < 1:
+        raise PlanError(f"[link] window = {text!r} must be 1B or more")
+    return size
 
 
 def _sharing(table: Table, usual: Sharing) -> Sharing:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from covey.errors import PlanError
-from covey.simulate.cluster import Cluster, Sharing
+from covey.simulate.cluster import WINDOW, Cluster, Sharing
 from covey.simulate.machines import CpuTime, Handling, Link, Machine, machine_name
 
 _SHARED: Mapping[Sharing, str] = {
@@ -70,6 +70,7 @@ def _link(cluster: Cluster) -> list[str]:
         "[link]  # between machines",
         *_crossing(link),
         _said("sharing", f'"{cluster.sharing}"', _SHARED[cluster.sharing]),
+        *([_said("window", f'"{cluster.window}B"', "with which a flow begins")] if cluster.window != WINDOW else []),
         _said("headers", f"{link.headers:.4g}", "what the network adds to each byte"),
         *_toll("cpu", link.cpu, "CPU time of the network at either end, for a message", "and for each byte"),
     ]

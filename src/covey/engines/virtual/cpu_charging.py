@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from math import ceil
 from typing import Any
 
 from covey.engines.cluster.placement import place, sites_of
@@ -24,11 +26,12 @@ from covey.message import Message, vectors
 from covey.model.replica import Replica
 from covey.observe.instruments import Instrument
 from covey.program import Effect, Note, Now, SavePoint, Send
-from covey.simulate import Network
+from covey.simulate import Cluster, Network
 from covey.simulate.machines import FREE, CpuTime, machine_name
 
 REPORTS = 0.02  # seconds between two reports of a role to its launcher
 PIECE = 2 << 20  # bytes: larger messages are worked on piece by piece, while others of their pieces travel
+PORTION = 5e-3  # seconds: and so are those that take longer on their link, whose bytes leave and come in small portions
 
 
 class RoleThreads:
@@ -71,11 +74,12 @@ class ChargedLinks(VirtualLinks):
     desks: Mapping[VirtualActor, RoleThreads]
     tolls: Mapping[bool, CpuTime]  # whether it stays on its machine
 
-    def __init__(self, net: Network, window: int, agenda: Agenda, watch: Instrument) -> None:
+    def __init__(self, net: Network, window: int, agenda: Agenda, watch: Instrument, cluster: Cluster) -> None:
         super().__init__(net, window, agenda, watch)
         self._order: dict[
             tuple[VirtualLink, int], deque[MessageInFlight]
         ] = {}  # what is under way with each priority, as it left
+        self._portion = cache(partial(_portion, cluster))
 
     def _choose_ways(self) -> None:
         super()._choose_ways()
@@ -110,9 +114,16 @@ class ChargedLinks(VirtualLinks):
             self.desks[first.link.receiver].network.do(self._pieces(first)[0], self._arrive, first)
 
     def _pieces(self, flight: MessageInFlight) -> tuple[float, float]:
-        toll = self.tolls[flight.src == flight.dst]
-        first = min(flight.size, PIECE)
+        inside = flight.src == flight.dst
+        toll, portion = self.tolls[inside], PIECE if inside else self._portion(flight.src, flight.dst)
+        first = min(flight.size, portion)
         return toll.of(first), toll.byte * (flight.size - first)
+
+
+def _portion(cluster: Cluster, src: str, dst: str) -> int:
+    """The bytes of a message that are worked on before they leave, or after they have come, as a whole."""
+    rate = min(cluster.link_of(src).outward, cluster.link_of(dst).goodput)
+    return ceil(min(PIECE, PORTION * rate))
 
 
 class CpuChargingEngine(VirtualEngine):
@@ -148,7 +159,7 @@ class CpuChargingEngine(VirtualEngine):
         return actor
 
     def _make_wires(self, net: Network, window: int) -> VirtualLinks:
-        return ChargedLinks(net, window, self._agenda, self._watch)
+        return ChargedLinks(net, window, self._agenda, self._watch, self._cluster)
 
     def _make_computing(self) -> Computing:
         return SharedComputing(self._cluster, self._agenda, self._watch, self._resumed, self._posted)
