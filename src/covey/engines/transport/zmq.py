@@ -109,7 +109,7 @@ class ZmqTransport:
             fate = "replaced"
         elif lossy and not fits(link.unread, size, self.window):
             return "lost"
-        if not link.send_short(message):
+        if not link.send_short(message, size):
             rank = SendOrder(-priority, link.messages)
             place_tensors = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
             link.outbox.put(
