@@ -1,8 +1,8 @@
 """Which of a role's two threads drives it: the driver's own, or the compute thread while its work is brief.
 
-To hand work to another thread, and its result back, wakes a thread each time, which takes longer than the step of many a
-small model. So the turn to drive goes with brief work: the compute thread does the work, and drives on. If the work takes
-longer than expected the driver's thread takes the turn meanwhile. All of the user's code stays on one thread.
+To hand work to another thread, and its result back, wakes a thread each time, and both want Python's lock. So with
+brief work goes the turn to drive: the compute thread does the work, and drives on. If the work takes longer than was
+expected the driver's thread takes the turn meanwhile. All of the user's code stays on one thread.
 """
 
 from __future__ import annotations
