@@ -73,7 +73,6 @@ class ZmqTransport:
         self.allowance: Mapping[Address, float] = {}  # bytes per second that may leave for a peer
         known = dict(zip(self.inbox.book, self.inbox.incarnations, strict=True))
         self.lanes = first_lanes(me, memory.segment, known, self.refusals) if memory and not key_ring else None
-        self.near = self.lanes is not None and memory is not None and set(roles) <= set(memory.segment.places)
         self.reader = FrameReader(
             self.door, self.inbox, self.refusals, keyed=key_ring is not None, lanes=self.lanes, credit=self._credit,
             invited=self._invited if self.cipher else None,
@@ -124,11 +123,6 @@ class ZmqTransport:
         link.offered += size
         self.sent[to] += 1
         return fate
-
-    @property
-    def calm(self) -> bool:
-        """Whether all peers share memory with this role, and nothing waits to leave: what comes may wait a moment."""
-        return self.near and not any(link.blocked or link.waiting for link in self.links.values())
 
     def room(self, to: Address) -> bool:
         """Whether a message of any size may leave for this peer without waiting for others to be taken."""
@@ -292,3 +286,10 @@ class ZmqTransport:
     def _invited(self, peer: Address, offer: memoryview) -> None:
         if self.cipher:
             self.cipher.invited(peer, offer, self.book[peer])
+
+
+def calm(links: ZmqTransport) -> bool:
+    """Whether all peers share memory with this role, and nothing waits to leave: what comes may wait a moment."""
+    if links.lanes is None or links.memory is None or not links.book.keys() <= links.memory.segment.places.keys():
+        return False
+    return not any(link.blocked or link.waiting for link in links.links.values())

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import BRIEF
 from covey.engines.process.role.compute_thread import Question, WorkDone
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import LoopEnded, RolePrograms, RunningProgram
-from covey.engines.process.role.turn import BRIEF
-from covey.engines.transport.zmq import ZmqTransport
+from covey.engines.transport.zmq import ZmqTransport, calm
 from covey.message import Message
 from covey.program import Compute
 
@@ -86,7 +86,7 @@ class ComputeRequests:
         driver, compute_thread = self.driver, self.driver.host.compute_thread
         if compute_thread.took >= BRIEF or effect.talks or compute_thread.stream or len(driver.programs.running) > 1:
             return False
-        return driver.line.loop is None and driver.links.calm
+        return driver.line.loop is None and calm(driver.links)
 
     def hear(self) -> None:
         """The compute thread has something: messages, questions, or its work is done."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from covey.engines.process.driving_turn import DrivingTurn
 from covey.engines.process.role.cuda_stream import CudaStream, Mark, follow, mark
-from covey.engines.process.role.turn import Turn
 from covey.program import Effect
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class ComputeThread:
         self._asked: deque[tuple[Question, Mark | None]] = deque()
         self._open: deque[Question] = deque()  # not answered yet
         self._closed = False
-        self.turn = Turn()
+        self.turn = DrivingTurn()
         self.took = math.inf  # seconds of the last work; if it had something to say in its middle, it counts as endless
         self._spoke = False
 

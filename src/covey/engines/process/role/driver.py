@@ -12,6 +12,7 @@ from covey.engines.broken_rounds import in_round
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import BRIEF
 from covey.engines.process.role.compute_requests import ComputeRequests
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.effect_handlers import EffectHandlers
@@ -19,7 +20,6 @@ from covey.engines.process.role.metrics import Metrics, TrainingNews
 from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import RolePrograms, RunningProgram
 from covey.engines.process.role.saving import restore
-from covey.engines.process.role.turn import BRIEF
 from covey.engines.transport.landing import placed
 from covey.engines.transport.zmq import ZmqTransport
 from covey.membership import ViewChanged

@@ -14,7 +14,7 @@ from threading import Semaphore
 BRIEF = 0.02  # seconds for which nobody listens, at most: as long as between two reports
 
 
-class Turn:
+class DrivingTurn:
     """Of the two threads the one that has it drives; while brief work runs neither has it."""
 
     def __init__(self) -> None:

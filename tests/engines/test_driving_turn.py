@@ -13,15 +13,14 @@ import pytest
 import torch
 import zmq
 
-from covey.engines.process import control
+from covey.engines.process import control, driving_turn
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import BRIEF, DrivingTurn
 from covey.engines.process.role import compute_requests
-from covey.engines.process.role import turn as turns
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.role_process import drive
 from covey.engines.process.role.running_program import RunningProgram
-from covey.engines.process.role.turn import BRIEF, Turn
 from covey.engines.transport.zmq import ZmqTransport
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Sleep
@@ -35,11 +34,11 @@ Program = Coroutine[Effect[Any], Any, None]
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A role whose peer, which is not there, would share memory with it; brief work may take long on a busy machine."""
-    for module in (compute_requests, turns):
+    for module in (compute_requests, driving_turn):
         monkeypatch.setattr(module, "BRIEF", 0.5)
     with TemporaryDirectory(dir="/tmp") as place, zmq.Context() as context:
         links = ZmqTransport(ME, {who: f"ipc://{Path(place) / str(who.rank)}" for who in (ME, YOU)}, limit=1 << 20)
-        links.near = True
+        monkeypatch.setattr(compute_requests, "calm", lambda links: True)
         line = RoleLine(context, f"ipc://{place}/launcher", ME)
         monkeypatch.setattr(line, "tell", lambda word: None)
         plan = Plan(roles=(Role(ME, idle, trains=True), Role(YOU, idle, trains=True)), limits=(1, 1), lockstep=False)
@@ -133,7 +132,7 @@ def test_a_failure_on_the_compute_thread_is_the_roles(driver: Driver) -> None:
 
 
 def test_one_of_two_takes_the_turn() -> None:
-    turn = Turn()
+    turn = DrivingTurn()
     assert not turn.take()
     turn.lay()
     assert turn.take() and not turn.take()
@@ -141,7 +140,7 @@ def test_one_of_two_takes_the_turn() -> None:
 
 @pytest.mark.parametrize("called", [False, True])
 def test_the_drivers_thread_takes_it_when_called_or_after_a_while(called: bool) -> None:
-    turn, took = Turn(), list[float]()
+    turn, took = DrivingTurn(), list[float]()
 
     def wait() -> None:
         turn.wait()
