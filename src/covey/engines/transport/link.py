@@ -124,13 +124,11 @@ class PeerLink:
         self.socket.set(zmq.IPV6, 1)
         self.socket.connect(endpoint)
 
-    def send_short(self, message: Message) -> bool:
-        """Whether a short message has left at once, by the lane: nothing is before it."""
-        if self.lane is None or self.blocked or self.outbox.pending or self.receipt or self.bucket:
+    def send_short(self, message: Message, size: int) -> bool:
+        """Whether a message of this size has left at once, by the lane: it is short, and nothing is before it."""
+        if self.lane is None or size > SMALL or self.blocked or self.outbox.pending or self.receipt or self.bucket:
             return False
         header, tensors = pack(message)
-        if tensors and sum([tensor.nbytes for tensor in tensors]) > SMALL:
-            return False
         frame = Frame(OPEN, self.place, len(header), self.left, 0, self.token, self.incarnation)
         if not self.lane(b"".join([frame.pack(), header, *map(raw, tensors)]), self.socketed):
             return False

@@ -109,7 +109,7 @@ class ZmqTransport:
             fate = "replaced"
         elif lossy and not fits(link.unread, size, self.window):
             return "lost"
-        if not link.send_short(message):
+        if not link.send_short(message, size):
             rank = SendOrder(-priority, link.messages)
             place_tensors = self.memory.shelving(to, self.window) if self.memory and to not in self.allowance else None
             link.outbox.put(
@@ -286,3 +286,10 @@ class ZmqTransport:
     def _invited(self, peer: Address, offer: memoryview) -> None:
         if self.cipher:
             self.cipher.invited(peer, offer, self.book[peer])
+
+
+def calm(links: ZmqTransport) -> bool:
+    """Whether all peers share memory with this role, and nothing waits to leave: what comes may wait a moment."""
+    if links.lanes is None or links.memory is None or not links.book.keys() <= links.memory.segment.places.keys():
+        return False
+    return not any(link.blocked or link.waiting for link in links.links.values())

@@ -55,10 +55,15 @@ class Microbatches:
         self._whole: Iterator[Any] = iter(())
         self._next = -1
         self._held: tuple[Microbatch, Any] | None = None
+        self._sized = -1, 0  # the step that was asked for last, and the samples of its batch
 
     def whole(self, step: int) -> int:
         """Samples of the batch of a step; none where this share of the data is through with a pass."""
-        return self.batches.batch(self.rank, step)
+        known, size = self._sized
+        if known != step:
+            size = self.batches.batch(self.rank, step)
+            self._sized = step, size
+        return size
 
     def samples(self, micro: Microbatch) -> int:
         start, stop = chunk(self.whole(micro.step), micro.parts, micro.number)

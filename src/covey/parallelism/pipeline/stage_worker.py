@@ -91,13 +91,14 @@ class StageWorker:
 
     async def do(self, node: Node, move: Move, weights: Version | None = None) -> None:
         """One move, a forward with these weights; one of a micro-batch without samples is none."""
-        if not self.work.microbatches.samples(self._micro(node, move)):
+        micro = self._micro(node, move)
+        if not self.work.microbatches.samples(micro):
             return
         if move.what == "F":
             self.flying[_way(move)] = move.version
-            await self._forward(node, move, weights)
+            await self._forward(node, move, micro, weights)
         else:
-            await self._backward(node, move)
+            await self._backward(node, move, micro)
             del self.flying[_way(move)]
 
     async def take(self, node: Node, kind: type[T], stage: int, step: int) -> T:
@@ -107,32 +108,32 @@ class StageWorker:
             if came.since == self.since:
                 return came
 
-    async def _forward(self, node: Node, move: Move, weights: Version | None) -> None:
-        where, number, micro = self.place, self.place.number(move.chunk), self._micro(node, move)
+    async def _forward(self, node: Node, move: Move, micro: Microbatch, weights: Version | None) -> None:
+        where, number = self.place, self.place.number(move.chunk)
         values: Values | None = None
         chance = None
         if number:
-            came = await self.take(node, Ahead, (where.stage - 1) % where.stages, self._tag(node, move, number - 1))
+            came = await self.take(node, Ahead, (where.stage - 1) % where.stages, self._tag(micro, number - 1))
             values, chance = came.values.parts, next(iter(came.chance.parts), None)
         job = partial(self.work.forward, micro, move.chunk, values, chance, weights)
         made = await node.compute(job, FORWARD * self._load(move, micro), talks=self.work.talks)
         given, drawn = made
         if given:
-            tag = self._tag(node, move, number)
+            tag = self._tag(micro, number)
             told = Ahead(tag, self.since, Vector(given), Vector([drawn] if drawn.numel() else ()))
             await node.send(Address(STAGE, (where.stage + 1) % where.stages), told)
 
-    async def _backward(self, node: Node, move: Move) -> None:
-        where, number, micro = self.place, self.place.number(move.chunk), self._micro(node, move)
+    async def _backward(self, node: Node, move: Move, micro: Microbatch) -> None:
+        where, number = self.place, self.place.number(move.chunk)
         errors: Values | None = None
         if number < self.work.count - 1:
-            came = await self.take(node, Back, (where.stage + 1) % where.stages, self._tag(node, move, number))
+            came = await self.take(node, Back, (where.stage + 1) % where.stages, self._tag(micro, number))
             errors = came.values.parts
         again = 1.0 if where.schedule.recompute else 1 - FORWARD
         job = partial(self.work.backward, micro, move.chunk, errors)
         found = await node.compute(job, again * self._load(move, micro), talks=self.work.talks)
         if number:
-            told = Back(self._tag(node, move, number - 1), self.since, Vector(found))
+            told = Back(self._tag(micro, number - 1), self.since, Vector(found))
             await node.send(Address(STAGE, (where.stage - 1) % where.stages), told, priority=FIRST)
 
     def _load(self, move: Move, micro: Microbatch) -> float:
@@ -145,9 +146,8 @@ class StageWorker:
         step, number = divmod(move.batch, parts)
         return Microbatch(node.step if plan.flushes else step, number, parts)
 
-    def _tag(self, node: Node, move: Move, part: int) -> int:
+    def _tag(self, micro: Microbatch, part: int) -> int:
         """One number for each micro-batch behind each part of the model, through the whole run."""
-        micro = self._micro(node, move)
         return (micro.step * micro.parts + micro.number) * self.work.count + part
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from covey.engines.process import control
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import BRIEF
 from covey.engines.process.role.compute_thread import Question, WorkDone
 from covey.engines.process.role.metrics import Metrics
 from covey.engines.process.role.pause import Pause
 from covey.engines.process.role.role_host import RoleHost
 from covey.engines.process.role.running_program import LoopEnded, RolePrograms, RunningProgram
-from covey.engines.transport.zmq import ZmqTransport
+from covey.engines.transport.zmq import ZmqTransport, calm
 from covey.message import Message
 from covey.program import Compute
 
@@ -49,6 +51,7 @@ class ComputeRequests:
         self.waiting: deque[RunningProgram] = deque()
         self.running: RunningProgram | None = None
         self.asking: RunningProgram | None = None  # the program that finds the answer
+        self.brief: Callable[[], Any] | None = None  # work with which the turn to drive goes, after this round
         self._since = 0.0
         self._found: tuple[Question, WorkDone] | None = None  # an answer that waits for the thaw
 
@@ -72,8 +75,18 @@ class ComputeRequests:
         self.driver.metrics.computing()
         effect = self.running.effect
         assert isinstance(effect, Compute)
+        if self._seems_brief(effect):
+            self.brief = effect.work
+            return
         # while programs do something besides, they must not wait for a GPU that is behind
         self.driver.host.compute_thread.put(effect.work, through=len(self.driver.programs.running) > 1)
+
+    def _seems_brief(self, effect: Compute[Any]) -> bool:
+        """Whether nobody misses the driver while this work runs: the last one was brief, and nothing else goes on."""
+        driver, compute_thread = self.driver, self.driver.host.compute_thread
+        if compute_thread.took >= BRIEF or effect.talks or compute_thread.stream or len(driver.programs.running) > 1:
+            return False
+        return driver.line.loop is None and calm(driver.links)
 
     def hear(self) -> None:
         """The compute thread has something: messages, questions, or its work is done."""

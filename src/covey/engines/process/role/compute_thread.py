@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from covey.engines.process.driving_turn import DrivingTurn
 from covey.engines.process.role.cuda_stream import CudaStream, Mark, follow, mark
 from covey.program import Effect
 
@@ -20,6 +23,7 @@ class Todo(NamedTuple):
     work: Callable[[], Any]
     through: bool
     begun: Mark | None
+    drive: Callable[[], None] | None = None  # how to drive the role afterwards, where the turn comes with the work
 
 
 class WorkDone(NamedTuple):
@@ -55,32 +59,57 @@ class ComputeThread:
         self._asked: deque[tuple[Question, Mark | None]] = deque()
         self._open: deque[Question] = deque()  # not answered yet
         self._closed = False
+        self.turn = DrivingTurn()
+        self.took = math.inf  # seconds of the last work; if it had something to say in its middle, it counts as endless
+        self._spoke = False
 
     def put(self, work: Callable[[], Any], through: bool = False) -> None:
         """Work to be done, on a GPU too where it has to be `through` before anything else happens."""
         self._todo.put(Todo(work, through, mark(self.stream)))
 
+    def put_with_turn(self, work: Callable[[], Any], drive: Callable[[], None]) -> None:
+        """Work to be done, after which the compute thread drives, unless the driver's thread has taken the turn."""
+        self.turn.lay()
+        self._todo.put(Todo(work, False, None, drive))
+
     def serve(self) -> None:
         """Do the work that comes, until closed."""
         while (todo := self._todo.get()) is not None:
-            try:
-                follow(self.stream, todo.begun)
-                done = WorkDone(todo.work(), None)
-                if self.stream and todo.through:
-                    self.stream.mark().synchronize()
-            except BaseException as error:  # the driver passes it on; this thread stays
-                done = WorkDone(None, error)
-            self._done.append((done, mark(self.stream)))
+            self._do(todo)
+            drive = todo.drive if todo.drive and self.turn.take() else None
             self.wake()
+            if drive:
+                drive()
+
+    def do_in_turn(self, work: Callable[[], Any]) -> bool:
+        """(Compute thread, which drives) Do this work; whether the turn is still one's own."""
+        self.turn.lay()
+        self._do(Todo(work, False, None))
+        mine = self.turn.take()
+        self.wake()
+        return mine
+
+    def _do(self, todo: Todo) -> None:
+        self._spoke, began = False, time.monotonic()
+        try:
+            follow(self.stream, todo.begun)
+            done = WorkDone(todo.work(), None)
+            if self.stream and todo.through:
+                self.stream.mark().synchronize()
+        except BaseException as error:  # the driver passes it on; this thread stays
+            done = WorkDone(None, error)
+        self.took = math.inf if self._spoke else time.monotonic() - began
+        self._done.append((done, mark(self.stream)))
 
     def post(self, message: Any) -> None:
         """Hand the driver a message from inside a piece of work."""
+        self._spoke = True
         self._posted.append((message, mark(self.stream)))
         self.wake()
 
     def consult(self, program: Coroutine[Effect[Any], Any, Any]) -> Any:
         """Let the driver run a program in the middle of a piece of work, and wait for its answer."""
-        question = Question(program, SimpleQueue())
+        self._spoke, question = True, Question(program, SimpleQueue())
         self._open.append(question)
         if self._closed:
             raise ComputeClosed
@@ -94,7 +123,9 @@ class ComputeThread:
         return value
 
     def wake(self) -> None:
+        """Let the driver hear what there is, on whichever thread."""
         os.eventfd_write(self.wakeup, 1)
+        self.turn.call()
 
     def collect(self) -> tuple[list[Any], list[Question], list[WorkDone]]:
         """What was posted, asked and done since the last time; posts come before the end of their work."""

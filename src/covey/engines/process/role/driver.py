@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from covey.checkpoint import RoleState
@@ -11,6 +12,7 @@ from covey.engines.broken_rounds import in_round
 from covey.engines.process import control
 from covey.engines.process.clock import Stopwatch
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import BRIEF
 from covey.engines.process.role.compute_requests import ComputeRequests
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.effect_handlers import EffectHandlers
@@ -27,6 +29,8 @@ from covey.program import Collective, Compute, Effect, Receive, Send
 from covey.strategy import Plan, Role
 
 LISTEN = 0.1  # seconds after which a role looks around though nothing rang
+
+Obey = Callable[["Driver", control.Downward], None]
 
 
 class Driver:
@@ -48,31 +52,71 @@ class Driver:
         self.requests = ComputeRequests(self)
         self.effects = EffectHandlers(self.host, plan.homes(), self.metrics, self.programs, self.requests)
         self.quit: Literal["undone", "over"] | None = None  # undone: its steps were only to warm up
+        self.failure: BaseException | None = None  # of a round on the compute thread
+        self.listened = 0.0  # when it did last
         links.waives = self.awaits
 
-    def run(self, obey: Callable[[Driver, control.Downward], None]) -> None:
-        """Drive the programs, listen, and obey the launcher, until it says quit."""
-        wakeup = self.host.compute_thread.wakeup
+    def run(self, obey: Obey) -> None:
+        """Drive the programs, listen, and obey the launcher, until it says quit.
+
+        While works are brief the compute thread drives, from the first of them on.
+        """
         while not self.quit:
-            while self.programs.ready:
-                self.resume(*self.programs.ready.popleft())
-            sums = self.effects.sums
-            patience = self.programs.patience(LISTEN, self.requests.pause.deadline)
-            beside = wakeup, self.line.socket, *(sums.wakeups if sums else ())
-            messages, others = self.links.poll(patience, beside, alone=not self.requests.busy)
-            while messages:  # none of them is held back here
-                self.deliver(messages.pop(0))
-            if wakeup in others:
-                self.requests.hear()
-            self.hear_sums()
-            if self.line.socket in others:
-                for word in self.line.heard():
-                    obey(self, word)
-            self.line.tell_handed()
-            self.retry()
-            self.report()
-            self.line.confess()
-            complain(self)
+            self.round(obey)
+            if work := self.requests.brief:
+                self.requests.brief = None
+                self.host.compute_thread.put_with_turn(work, partial(self.go_on, obey))
+                self.host.compute_thread.turn.wait()
+                if self.failure:
+                    raise self.failure
+
+    def go_on(self, obey: Obey) -> None:
+        """(Compute thread, which has done brief work and has the turn) Drive until there is work that is not brief."""
+        compute_thread = self.host.compute_thread
+        try:
+            self.requests.hear()
+            while not self.quit:
+                self.round(obey)
+                if work := self.requests.brief:
+                    self.requests.brief = None
+                    if not compute_thread.do_in_turn(work):
+                        return
+                    self.requests.hear()
+                elif self.requests.running:
+                    break
+        except BaseException as failure:  # the driver's thread raises it
+            self.failure = failure
+        compute_thread.turn.lay()
+        compute_thread.turn.call()
+
+    def round(self, obey: Obey) -> None:
+        """Let the programs go on that can, listen once, and obey; before brief work only if that was not just done."""
+        self.resume_ready()
+        if self.requests.brief and time.monotonic() < self.listened + BRIEF:
+            return
+        sums, wakeup = self.effects.sums, self.host.compute_thread.wakeup
+        patience = 0.0 if self.requests.brief else self.programs.patience(LISTEN, self.requests.pause.deadline)
+        beside = wakeup, self.line.socket, *(sums.wakeups if sums else ())
+        messages, others = self.links.poll(patience, beside, alone=not self.requests.busy)
+        self.listened = time.monotonic()
+        while messages:  # none of them is held back here
+            self.deliver(messages.pop(0))
+        if wakeup in others:
+            self.requests.hear()
+        self.hear_sums()
+        self.resume_ready()  # before the books are kept: others may wait for what it sends
+        if self.line.socket in others:
+            for word in self.line.heard():
+                obey(self, word)
+        self.line.tell_handed()
+        self.retry()
+        self.report()
+        self.line.confess()
+        complain(self)
+
+    def resume_ready(self) -> None:
+        while self.programs.ready:
+            self.resume(*self.programs.ready.popleft())
 
     def start(self) -> None:
         """Begin, or after a restart begin again from the top, with what is remembered."""

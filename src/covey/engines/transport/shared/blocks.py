@@ -82,7 +82,7 @@ class SharedBlock(MappedSpan):
 
     def put(self, offset: int, tensor: Tensor) -> TensorPlace:
         """Copy a tensor to this offset; from a GPU it comes by and by."""
-        brought(tensor, self.tensor(offset, tensor.dtype, tensor.numel()).view(tensor.shape))
+        brought(tensor, numbers_of(self.map, offset, tensor.dtype, tensor.numel()).view(tensor.shape))
         return TensorPlace(self.span, offset)
 
     def free(self) -> bool:
@@ -193,6 +193,11 @@ class SharedBlocks:
             return None
         self.end += span.size
         return span
+
+
+def numbers_of(memory: object, offset: int, dtype: torch.dtype, count: int) -> Tensor:
+    """Numbers that lie in mapped memory, which stays mapped while they are held; one step where a view takes three."""
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
 
 
 def _place(blocks: SharedBlocks, tensor: Tensor, lent: bool) -> TensorPlace | None:

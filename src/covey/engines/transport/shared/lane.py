@@ -30,13 +30,14 @@ class LaneFrame(NamedTuple):
 class Lane:
     """One end of a lane that lies at `offset` of memory."""
 
-    __slots__ = ("_come", "_filled", "_free", "_next", "_places")
+    __slots__ = ("_come", "_filled", "_free", "_next", "_places", "count")
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._free, self._filled = Semaphore(memory, offset), Semaphore(memory, offset + SIZE)
         places = memoryview(memory)[offset + 2 * SIZE : offset + LANE]
         self._places = [places[number * PLACE : (number + 1) * PLACE] for number in range(PLACES)]
         self._next, self._come = 0, self._filled.take
+        self.count = self._filled.count  # of the frames that have come
 
     def clear(self) -> None:
         """Begin with all places free; before anybody else knows it."""

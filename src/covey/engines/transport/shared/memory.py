@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
@@ -10,11 +11,12 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from covey.decoding import WireFormat
 from covey.engines.gpu.gpu_memory import GpuMemory
-from covey.engines.transport.shared.blocks import FileSpan, MappedSpan, SharedBlocks, TensorPlaces
+from covey.engines.transport.shared.blocks import FileSpan, MappedSpan, SharedBlocks, TensorPlaces, numbers_of
 from covey.engines.transport.shared.segment import SharedSegment
 from covey.engines.transport.shared.semaphore import Semaphore
 from covey.errors import WireError
@@ -61,14 +63,15 @@ class Neighbour:
                 raise WireError(f"{self.who} speaks of memory that cannot be mapped here: {error}") from None
         return self.regions[span]
 
-    def lent(self, span: FileSpan) -> Tensor:
+    def lent(self, span: FileSpan) -> NDArray[np.uint8]:
         """All bytes of a block, which is given back when no tensor holds any of them."""
         region = self.region(span)
-        if not Semaphore(region.map, 0).sound():
+        sign = Semaphore(region.map, 0)
+        if not sign.sound():
             raise WireError(f"{self.who} speaks of a block where it has none")
         held = np.frombuffer(region.map, dtype=np.uint8)
-        weakref.finalize(held, _give_back, os.getpid(), Semaphore(region.map, 0)).atexit = False
-        return torch.from_numpy(held)
+        weakref.finalize(held, _give_back, os.getpid(), sign).atexit = False
+        return held
 
 
 def _give_back(pid: int, sign: Semaphore) -> None:
@@ -103,9 +106,9 @@ class Neighbours:
             if not size:
                 found.append(torch.empty(shape.dims, dtype=dtype))
                 continue
-            data = block if place.span == places.block else sender.region(place.span).bytes
+            data = block if place.span == places.block else sender.region(place.span).map
             assert data is not None
-            found.append(data[place.offset : place.offset + size].view(dtype).view(shape.dims))
+            found.append(numbers_of(data, place.offset, dtype, math.prod(shape.dims)).view(shape.dims))
         return found
 
 

@@ -42,6 +42,7 @@ class RoleLanes:
         others = [who for who in roles if who != me]
         self.outgoing = {who: Lane(*segment.lane(me, who)) for who in others}
         self.incoming = {who: Lane(*segment.lane(who, me)) for who in others}
+        self._counts = {who: lane.count for who, lane in self.incoming.items()}
         self.socketed: Counter[Address] = Counter()  # frames of each that have come by its socket
         self._held: dict[Address, LaneFrame] = {}  # came before frames that had left earlier
         self._soon = False  # whether what it waited for last came soon
@@ -82,7 +83,8 @@ class RoleLanes:
 
     def all_come(self) -> Come:
         """Those of all peers."""
-        return [(who, data) for who in tuple(self.incoming) for data in self.come(who)]
+        coming = [who for who, count in self._counts.items() if count[0] or who in self._held]
+        return [(who, data) for who in coming for data in self.come(who)]
 
     def wait(self, timeout: float | None, alone: bool) -> tuple[Come, bool]:
         """What has come, perhaps within a moment, and whether it is time to look at the sockets.
@@ -119,3 +121,4 @@ class RoleLanes:
         self._held.pop(who, None)
         self.outgoing.pop(who, None)
         self.incoming.pop(who, None)
+        self._counts.pop(who, None)

@@ -19,6 +19,7 @@ _post.argtypes = _trywait.argtypes = [ctypes.c_void_p]
 
 GIVING_FENCES = platform.machine() == "x86_64"  # where the instruction that gives a sign is a fence as well
 
+_COUNT = slice(0, 4)  # bytes of a sem_t on 64-bit Linux that say how many there are to take
 _KIND = slice(8, 12)  # bytes of a sem_t on 64-bit Linux that say how it was made; what counts lies before them
 
 
@@ -49,6 +50,11 @@ class Semaphore:
         """
         _post(self._at)
         _trywait(self._at)
+
+    @property
+    def count(self) -> memoryview:
+        """Its only number says how many there are to take; only after `take` is seen what was written before."""
+        return memoryview(self._memory).cast("B")[_COUNT].cast("I")
 
     def take(self) -> bool:
         """Whether there was something to take; never waits."""

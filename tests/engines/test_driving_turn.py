@@ -1,0 +1,160 @@
+"""Who drives a role: its driver's thread, or while work is brief the thread that computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread, current_thread
+from typing import Any
+
+import pytest
+import torch
+import zmq
+
+from covey.engines.process import control, driving_turn
+from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import BRIEF, DrivingTurn
+from covey.engines.process.role import compute_requests
+from covey.engines.process.role.compute_thread import ComputeThread
+from covey.engines.process.role.driver import Driver
+from covey.engines.process.role.role_process import drive
+from covey.engines.process.role.running_program import RunningProgram
+from covey.engines.transport.zmq import ZmqTransport
+from covey.model.replica import Replica
+from covey.program import Compute, Effect, Sleep
+from covey.strategy import Plan, Role
+from tests.engines.stage import ME, YOU, Word, idle
+from tests.worlds import Point, sgd
+
+Program = Coroutine[Effect[Any], Any, None]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """A role whose peer, which is not there, would share memory with it; brief work may take long on a busy machine."""
+    for module in (compute_requests, driving_turn):
+        monkeypatch.setattr(module, "BRIEF", 0.5)
+    with TemporaryDirectory(dir="/tmp") as place, zmq.Context() as context:
+        links = ZmqTransport(ME, {who: f"ipc://{Path(place) / str(who.rank)}" for who in (ME, YOU)}, limit=1 << 20)
+        monkeypatch.setattr(compute_requests, "calm", lambda links: True)
+        line = RoleLine(context, f"ipc://{place}/launcher", ME)
+        monkeypatch.setattr(line, "tell", lambda word: None)
+        plan = Plan(roles=(Role(ME, idle, trains=True), Role(YOU, idle, trains=True)), limits=(1, 1), lockstep=False)
+        yield Driver(plan, plan.roles[0], Replica(Point(1, torch.float64), sgd()), links, line, ComputeThread())
+        line.socket.close(linger=0)
+        links.close()
+
+
+def play(driver: Driver, program: Callable[[Driver], Program]) -> None:
+    """Drive this program to its end, computing on this thread."""
+
+    async def whole() -> None:
+        try:
+            await program(driver)
+        finally:
+            driver.quit = "over"
+
+    driver.programs.launch(RunningProgram(whole(), main=True))
+    drive(driver, ComputeThread.serve)
+
+
+def here() -> Thread:
+    return current_thread()
+
+
+def test_with_brief_work_goes_the_turn_and_it_stays(driver: Driver) -> None:
+    """Only the first work is handed over: nobody knows how long it takes."""
+    drives, works = list[bool](), list[bool]()
+
+    async def program(driver: Driver) -> None:
+        for _ in range(5):
+            works.append(await Compute(here) is current_thread())
+            drives.append(current_thread() is main)
+
+    main = current_thread()
+    play(driver, program)
+    assert drives == [False, True, True, True, True]
+    assert works == [False, True, True, True, True], "and all work is done on one thread"
+
+
+@pytest.mark.parametrize("talks", [False, True])
+def test_work_that_takes_long_does_not_keep_the_role_from_the_launcher(driver: Driver, talks: bool) -> None:
+    heard, drives = list[bool](), list[bool]()
+
+    def long() -> None:
+        driver.line.hand(control.Doing("something long"))
+        if talks:
+            driver.host.post(Word("from inside", sender=ME), 0.0)
+        began = time.monotonic()
+        while not heard and time.monotonic() < began + 5:
+            time.sleep(BRIEF / 4)
+        heard.append(time.monotonic() < began + 5)
+
+    async def program(driver: Driver) -> None:
+        for work in (here, here, long, here, here):
+            await Compute(work)
+            drives.append(current_thread() is main)
+
+    main = current_thread()
+    driver.line.tell = lambda word: heard.append(True)  # type: ignore[method-assign]
+    play(driver, program)
+    assert heard[-1], "the driver's thread told it meanwhile"
+    assert drives == [False, True, False, False, True]
+
+
+def test_where_programs_do_something_besides_work_is_handed_over(driver: Driver) -> None:
+    drives = list[bool]()
+
+    async def program(driver: Driver) -> None:
+        driver.programs.launch(RunningProgram(waiting(), main=False))
+        for _ in range(3):
+            await Compute(here)
+            drives.append(current_thread() is main)
+
+    async def waiting() -> None:
+        await Sleep(60.0)
+
+    main = current_thread()
+    play(driver, program)
+    assert drives == [False, False, False]
+
+
+def test_a_failure_on_the_compute_thread_is_the_roles(driver: Driver) -> None:
+    async def program(driver: Driver) -> None:
+        await Compute(here)
+        await Compute(here)
+        raise ValueError("a mistake of the program's")
+
+    with pytest.raises(ValueError, match="a mistake"):
+        play(driver, program)
+
+
+def test_one_of_two_takes_the_turn() -> None:
+    turn = DrivingTurn()
+    assert not turn.take()
+    turn.lay()
+    assert turn.take() and not turn.take()
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_the_drivers_thread_takes_it_when_called_or_after_a_while(called: bool) -> None:
+    turn, took = DrivingTurn(), list[float]()
+
+    def wait() -> None:
+        turn.wait()
+        took.append(time.monotonic())
+
+    waiting = Thread(target=wait)
+    waiting.start()
+    time.sleep(2.5 * BRIEF)
+    assert not took, "somebody has it"
+    turn.call()  # which means nothing now
+    turn.lay()
+    laid = time.monotonic()
+    if called:
+        turn.call()
+    waiting.join(5.0)
+    assert took and not turn.take()
+    assert called or took[0] - laid >= BRIEF
