@@ -187,7 +187,7 @@ def test_what_only_this_process_knows_is_handed_over(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from covey import catalog, message; from covey.engines import handover\n"
         "spec = handover.of_memory(handover.opened(Path(sys.argv[1]).read_bytes())).strategy\n"
         "strategy = catalog.resolve(spec, 3); kind = message.KINDS['median.gradient']\n"
-        "print(strategy.text, len(strategy.layout(3, None)), kind.__struct_fields__, message._fields(kind).vectors)"
+        "print(strategy.text, len(strategy.layout(3, None)), kind.__struct_fields__, message._fields[kind][0])"
     )
     said = subprocess.run(
         [sys.executable, "-c", there, str(tmp_path / "handed")], capture_output=True, text=True, check=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def stormy(strategy: str, steps: int, loss: float) -> tuple[World, int]:
             return True
         return send(self, thread, effect)
 
-    def late(self: VirtualEngine, flight: MessageInFlight) -> None:
+    def late(self: VirtualEngine, flight: MessageInFlight, _: Any = None) -> None:
         if isinstance(flight.message, VectorBlock):
             later = self._agenda.now + chance.random() * 0.05
             self._agenda.at(later, lambda flight, _: arrived(self, flight), flight)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from threading import Semaphore
 
+DRIVER = "driver"  # the name of the driver's own thread
 BRIEF = 0.02  # seconds for which nobody listens, at most: as long as between two reports
 
 

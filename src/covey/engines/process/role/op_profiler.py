@@ -17,6 +17,7 @@ from torch._C._profiler import _ExperimentalConfig as ProfilerConfig
 from torch.autograd.profiler import profile
 
 from covey.engines.process.clock import Stopwatch
+from covey.engines.process.driving_turn import DRIVER
 from covey.observe.recording import RoleOps
 
 SECONDS, STEPS = 3.0, 3  # for which it runs at least
@@ -77,4 +78,5 @@ def _thread(event: dict[str, Any]) -> str:
         return f"GPU {event['pid']} stream {event['tid']}"
     if event["tid"] == os.getpid():
         return "torch: computing"
-    return "torch: exchange" if event["tid"] == threading.get_native_id() else f"torch: thread {event['tid']}"
+    driving = {thread.native_id for thread in threading.enumerate() if thread.name == DRIVER}
+    return "torch: exchange" if event["tid"] in driving else f"torch: thread {event['tid']}"

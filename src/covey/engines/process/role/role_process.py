@@ -16,6 +16,7 @@ from covey.engines.process import control
 from covey.engines.process.child_process import end
 from covey.engines.process.contacts import Contacts, address, by_address
 from covey.engines.process.control_lines import RoleLine
+from covey.engines.process.driving_turn import DRIVER
 from covey.engines.process.role import native_sums
 from covey.engines.process.role.allocator import keep_memory
 from covey.engines.process.role.command_handlers import obey
@@ -173,7 +174,7 @@ def drive(driver: Driver, serve: Callable[[ComputeThread], None]) -> None:
         finally:
             compute_thread.close()
 
-    thread = Thread(target=run, name="driver", daemon=True)
+    thread = Thread(target=run, name=DRIVER, daemon=True)
     thread.start()
     serve(compute_thread)
     thread.join()
