@@ -97,3 +97,28 @@ def test_a_run_stands_still_only_where_all_roles_say_that_they_wait(
         check.check()
         check.check()
         assert len(said) == 1 and said[0].startswith("a long wait:")
+
+
+@pytest.mark.parametrize(("waited", "stalls"), [(19.0, False), (21.0, True)])
+def test_who_still_receives_does_not_stand_still_but_not_for_ever(
+    roster: Roster, waited: float, stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way on a slow link may take much longer than roles may be silent."""
+    notices: Any = SimpleNamespace(say=lambda line: None, refused=SimpleNamespace(lines=list))
+    processes: Any = SimpleNamespace(alive=set(ROLES), sign=lambda who: 0)
+    check = StallCheck(roster, processes, OwnLoops(ROLES[:2], True, lambda roles, word: None), notices, 1.0)
+    for who in ROLES:
+        roster.note(who, control.Report(3, Tally(who=who), "Goodbye", waited))
+        roster.seen[who].heard = 1.0
+    for frames, awake in enumerate([0.0, 0.9, 1.8]):
+        check.silence.awake, check.silence.looked = awake, 0.0
+        roster.note(WHO, control.Report(3, Tally(who=WHO), "Goodbye", waited, frames=frames))
+        monkeypatch.setattr(check.silence, "tick", lambda: None)
+        check.silent(moving=False)
+        for who in ROLES:
+            check.silence.last["word", who] = 0.0, awake  # it says so again and again
+    if stalls:
+        with pytest.raises(Stalled):
+            check.check()
+    else:
+        check.check()

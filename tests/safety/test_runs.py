@@ -129,7 +129,7 @@ def test_two_runs_and_a_crowd_of_strangers(
     def gather() -> None:
         found = seen["doors"] = doors(room)
         seen["lines"] = lines_of(room)
-        crowd = threading.Thread(target=flood, args=(found, 1500))
+        crowd = threading.Thread(target=flood, args=(found, 600))
         crowd.start()
         seen["crowd"].append(crowd)
 

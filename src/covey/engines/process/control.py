@@ -59,6 +59,7 @@ class Report(ControlMessage, frozen=True):
     since: float = 0.0  # seconds of training that it has waited, or computed
     given: int = 0  # batches that were differentiated
     use: Use | None = None  # now and then
+    frames: int = 0  # that have come from other roles so far
 
 
 class Settled(ControlMessage, frozen=True):

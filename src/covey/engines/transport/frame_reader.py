@@ -36,6 +36,7 @@ class FrameReader:
         self.door, self.inbox, self.refusals, self.keyed, self.lanes = door, inbox, refusals, keyed, lanes
         self.credit, self.invited = credit, invited
         self.early = EarlyFrames(inbox.limit)
+        self.frames = 0  # that have come from roles of this run
 
     def close(self) -> None:
         """Forget whom it tells: what they hold open is closed as soon as nobody else needs it."""
@@ -57,6 +58,7 @@ class FrameReader:
             frame, rest = frames.read(data)
             if self.inbox.admit(frame) != peer:
                 raise WireError(f"{peer} sent a frame in the name of {self.inbox.book[frame.sender]}")
+            self.frames += 1
             if not self.inbox.outdated(frame):
                 self._hear(frame, rest, found)
         except WireError as error:
@@ -64,6 +66,7 @@ class FrameReader:
 
     def proved(self, frame: Frame, body: bytes, found: Found) -> None:
         """The same for a frame that came beside ZeroMQ, where only its sender could have sealed it."""
+        self.frames += 1
         try:
             if frame.kind == frames.DATA:
                 _add(self.inbox.put(frame, body), found)
@@ -77,6 +80,7 @@ class FrameReader:
         claimed = self.inbox.admit(frame)
         if self.keyed and claimed != proved:
             raise WireError(f"{proved} sent a frame in the name of {claimed}")
+        self.frames += 1
         if self.inbox.ahead(frame) and self._wait(frame, rest):
             return
         if not self.inbox.outdated(frame):

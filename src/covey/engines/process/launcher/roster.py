@@ -28,6 +28,7 @@ class RoleRecord:
     waiting: str = ""
     since: float = 0.0
     waits: int = 0  # changes when it waits for something else, or not at all
+    frames: int = 0  # that had come when it reported last
     held: int | None = None
     ended: bool = False
 
@@ -55,7 +56,7 @@ class Roster:
         else:
             if not word.waiting or word.waiting != seen.waiting or word.since < seen.since:
                 seen.waits += 1
-            seen.step, seen.waiting, seen.since = word.step, word.waiting, word.since
+            seen.step, seen.waiting, seen.since, seen.frames = word.step, word.waiting, word.since, word.frames
             if word.use:
                 self.meter.note(address, word.use)
 

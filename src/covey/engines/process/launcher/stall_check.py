@@ -10,6 +10,8 @@ from covey.engines.process.liveness import STATES, Silence, still
 from covey.errors import Stalled
 from covey.message import Address
 
+LONGEST = 20  # times the limit for which a role may wait while frames still come: messages that are under way end
+
 
 class StallCheck:
     """Compares what roles do with what they did `limit` seconds ago."""
@@ -33,7 +35,7 @@ class StallCheck:
             seen = self.roster.seen[who]
             signs["alive", who] = seen.heard, self.processes.sign(who)
             signs["word", who] = seen.heard
-            signs["wait", who] = seen.waits
+            signs["wait", who] = seen.waits, seen.frames
         silent = [who for what, who in self.silence.look(signs) if what == "alive"]
         if not silent and moving:
             self.check()
@@ -49,8 +51,7 @@ class StallCheck:
         """Say who waits too long; if all roles only wait, the run cannot continue."""
         limit, seen = self.limit, self.roster.seen
         present = [address for address in self.roster.tallies if not seen[address].ended]
-        waits = {a: min(seen[a].since, self.silence.quiet(("wait", a))) for a in present if seen[a].waiting}
-        waiting = [a for a, since in waits.items() if since > limit]
+        waiting = [a for a in present if seen[a].waiting and self._stands_still(a)]
         busy = [a for a in present if self.silence.quiet(("word", a)) > limit]
         if waiting == present and waiting and not busy:
             refused = "".join(f"\n  {line}" for line in self.notices.refused.lines())
@@ -60,3 +61,8 @@ class StallCheck:
         if late and not self.warned:
             self.notices.say(f"a long wait:\n{self.roster.picture(present)}")
         self.warned = late
+
+    def _stands_still(self, who: Address) -> bool:
+        """Whether it has waited too long for the same, and nothing else has come either, or for very long."""
+        since = self.roster.seen[who].since
+        return since > self.limit and max(self.silence.quiet(("wait", who)), since / LONGEST) > self.limit

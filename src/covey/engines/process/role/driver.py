@@ -258,7 +258,8 @@ class Driver:
 
     def report(self, now: bool = False) -> None:
         main = self.requests.asking or self.programs.main
-        self.metrics.report(self.host.pace.step, None if main is self.programs.held else main, now)
+        busy_with = None if main is self.programs.held else main
+        self.metrics.report(self.host.pace.step, busy_with, now, self.links.reader.frames)
 
 
 def complain(driver: Driver) -> None:

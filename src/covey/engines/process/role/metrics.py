@@ -103,8 +103,11 @@ class Metrics:
         late = now or time.monotonic() - self.reported >= REPORT_EVERY
         return late and self.watch.started and not self.closed
 
-    def report(self, step: int, main: RunningProgram | None, now: bool = False) -> None:
-        """Report the progress, at limited intervals unless it must be `now`; `main` is what the role is busy with."""
+    def report(self, step: int, main: RunningProgram | None, now: bool = False, frames: int = 0) -> None:
+        """Report the progress, at limited intervals unless it must be `now`; `main` is what the role is busy with.
+
+        `frames` have come so far: who waits for one message while others still come does not stand still.
+        """
         if now:
             self.tell_losses()
         if not self.due(now):
@@ -121,7 +124,7 @@ class Metrics:
         if moment - self.measured >= MEASURE_EVERY:
             self.measured, use = moment, usage.own()
         given = self.training.losses.count if self.training else 0
-        self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use))
+        self.line.tell(control.Report(step, self.teller.take(self.me), waiting, since, given, use, frames))
 
     def _report_first(self) -> None:
         """Report what was done so far, of which some does not count: the launcher would add it to what does."""
