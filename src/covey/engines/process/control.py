@@ -17,7 +17,7 @@ How = Literal["any", "all", "mean", "sum"]
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True):
-    """Something said on the control line: first what a role says to its launcher, then what the launcher says."""
+    """Something said on the control line: by a role to its launcher, and from `Endpoints` on by the launcher."""
 
 
 class Bound(ControlMessage, frozen=True):
@@ -184,7 +184,6 @@ class Scored(ControlMessage, frozen=True):
     metrics: dict[str, float]
 
 
-# -- from the launcher to a role
 class Endpoints(ControlMessage, frozen=True):
     """The endpoint of every role, by name."""
 
