@@ -158,3 +158,18 @@ def test_the_drivers_thread_takes_it_when_called_or_after_a_while(called: bool) 
     waiting.join(5.0)
     assert took and not turn.take()
     assert called or took[0] - laid >= BRIEF
+
+
+def test_a_call_of_an_earlier_turn_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving_turn, "BRIEF", 5.0)
+    turn = DrivingTurn()
+    turn.lay()
+    turn.call()
+    assert turn.take()
+    turn.lay()
+    waiting = Thread(target=turn.wait)
+    waiting.start()
+    time.sleep(0.2)
+    assert waiting.is_alive(), "nobody has called since"
+    turn.call()
+    waiting.join()

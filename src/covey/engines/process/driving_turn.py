@@ -24,6 +24,8 @@ class DrivingTurn:
 
     def lay(self) -> None:
         """Whoever has it has it no longer."""
+        while self._calls.acquire(blocking=False):
+            pass  # a call before the turn was taken for having been free too long
         self._free.append(time.monotonic())
 
     def take(self) -> bool:
