@@ -9,6 +9,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Container
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,23 +61,23 @@ class OpProfiler:
     def _read(self, found: dict[str, Any]) -> RoleOps:
         threads, names, rows = dict[str, int](), dict[str, int](), list[tuple[int, int, float, float]]()
         base = float(found.get("baseTimeNanoseconds", 0)) / 1e9 - self._offset
+        drivers = {thread.native_id for thread in threading.enumerate() if thread.name == DRIVER}
         events = [event for event in found["traceEvents"] if event.get("ph") == "X" and event.get("cat") in KEPT]
         for event in sorted(events, key=lambda event: float(event["ts"])):
             moment, seconds = base + float(event["ts"]) / 1e6, float(event["dur"]) / 1e6
             begin = self._watch.then(moment)
             if begin is None or len(rows) == MOST:
                 continue
-            thread = threads.setdefault(_thread(event), len(threads))
+            thread = threads.setdefault(_thread(event, drivers), len(threads))
             name = names.setdefault(event["name"][:LONGEST], len(names))
             rows.append((thread, name, begin, begin + seconds))
         return RoleOps(list(threads), list(names), rows)
 
 
-def _thread(event: dict[str, Any]) -> str:
-    """What a person calls the thread, or the stream of a GPU, of an event."""
+def _thread(event: dict[str, Any], drivers: Container[int | None]) -> str:
+    """What a person calls the thread, or the stream of a GPU, of an event; `drivers` are the threads that drive."""
     if event["cat"] not in ("cpu_op", "user_annotation"):
         return f"GPU {event['pid']} stream {event['tid']}"
     if event["tid"] == os.getpid():
         return "torch: computing"
-    driving = {thread.native_id for thread in threading.enumerate() if thread.name == DRIVER}
-    return "torch: exchange" if event["tid"] in driving else f"torch: thread {event['tid']}"
+    return "torch: exchange" if event["tid"] in drivers else f"torch: thread {event['tid']}"
