@@ -13,6 +13,7 @@ not quiet is repeated, at most twice.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -217,7 +218,12 @@ def _seconds(row: Mapping[str, Any]) -> str:
         return f"more than {row['broken_off']:.0f} ({score}) | | "
     spread = f" ({min(row['times']):.1f} to {max(row['times']):.1f})" if len(row["times"]) > 1 else ""
     spread += f", {row['disturbed']} disturbed" if row["disturbed"] else ""
-    return f"{row['seconds']:.1f}{spread} | {row['to_peer']:.2f}x | {row['to_compute']:.2f}x"
+    return f"{row['seconds']:.1f}{spread} | {_times(row['to_peer'])} | {_times(row['to_compute'])}"
+
+
+def _times(ratio: float) -> str:
+    """Nothing where there is nobody yet to compare with."""
+    return "" if math.isnan(ratio) else f"{ratio:.2f}x"
 
 
 def advise(cells: Sequence[Cell], kept: KeptFinishes) -> None:

@@ -123,13 +123,14 @@ def sizes(message: Message) -> tuple[int, int, bool]:
 
 def vectors(message: Message) -> list[Vector]:
     """The message's vectors, in the order of its fields."""
-    names = _fields[type(message)][0]
+    names, _, _ = _fields[type(message)]
     return [getattr(message, name) for name in names] if names else []
 
 
 def check_finite(message: Message, to: Address) -> None:
     """Refuse a message that would spoil its receiver's numbers for good."""
-    if not _fields[type(message)][0] or not message.finite or not message.counted:
+    names, _, _ = _fields[type(message)]
+    if not names or not message.finite or not message.counted:
         return
     if all(vector.finite() for vector in vectors(message)):
         return
