@@ -28,12 +28,12 @@ class Effect(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Send(Effect[None], frozen=True):
-    """Hand a message to the link; goes on as soon as the link's window has room.
+    """Queue a message for a peer; goes on as soon as the link's window has room.
 
-    What travels is what the tensors hold now, unless they are lent: then the sender leaves them alone until answered.
-    The window holds what the receiver's programs have not taken; a message without numbers never waits for it, nor does
-    a paced one, whose program itself limits how many can lie unread. A higher priority overtakes; `keep="latest"`
-    replaces a waiting message of the same kind; a lossy one may be lost.
+    The tensors are copied, unless `loan=True`: then the sender must not change them until the receiver has answered.
+    The window counts bytes that the receiver's programs have not taken. Messages without tensors never wait for it, nor
+    do `paced` ones, whose program itself limits how many can lie unread. Those of a higher `priority` overtake;
+    `keep="latest"` replaces a waiting message of the same kind; a `lossy` one may be dropped.
     """
 
     to: Address
@@ -85,7 +85,7 @@ class Compute(Effect[T], frozen=True):
 
 
 class Collective(Effect[bool], frozen=True):
-    """Sum a vector over a group in place, each member's times its `share`; False: `fallback` must do it."""
+    """Sum a vector over a group in place, each member's times its `share`; gives False where `fallback` must do it."""
 
     vector: Vector
     group: tuple[Address, ...]
@@ -105,7 +105,7 @@ class Now(Effect[float], frozen=True):
 
 
 class SavePoint(Effect[None], frozen=True):
-    """Nothing but an await, for a step that would else move something before its first: there checkpoints are taken."""
+    """Does nothing. Checkpoints are taken at a step's first await; one that changes anything earlier begins with it."""
 
 
 class Note(Effect[None], frozen=True):
@@ -150,7 +150,7 @@ class Host(Protocol):
 
 
 class Node:
-    """What a role's program does anything with: it sends, receives, computes, sleeps and notes through its node.
+    """A program's interface to its engine: send, receive, compute, sleep, note.
     Names promise behaviour: `receive` waits, `receive_nowait` never does.
 
     >>> async def work(node: covey.Node, replica: covey.Replica) -> None:
@@ -235,7 +235,7 @@ class Node:
         return Compute(work, load, talks, prepares)
 
     def consult(self, program: Coroutine[Effect[Any], Any, T], progress: float) -> T:
-        """(Inside work that talks, this much of it being done) Let the role run a program, and wait for its answer."""
+        """(In work that talks) Have the role run a program, and wait for its answer; `progress`: how much is done."""
         return self.host.consult(program, progress)
 
     async def sum(
@@ -265,7 +265,7 @@ class Node:
         return Now()
 
     def save_point(self) -> SavePoint:
-        """Where a checkpoint of this step is taken; what a restart does again comes after it."""
+        """The point at which a checkpoint of this step is taken; a restart repeats only what follows."""
         return SavePoint()
 
     def note(self, kind: str, value: float = 1) -> Note:
@@ -279,7 +279,7 @@ class Node:
         return self.host.remember(name, value)
 
     def share(self, vector: Vector, place: int) -> Vector:
-        """A vector of this shape in memory, the same for all roles that ask for this place; nothing guards it."""
+        """A vector of this shape in memory that all roles share which use this place; access is not synchronized."""
         return self.host.share(vector, place)
 
 
@@ -287,7 +287,7 @@ _present: dict[int, tuple[object, int, tuple[int, ...], tuple[Address, ...]]] = 
 
 
 def _taking_part(limits: tuple[int | None, ...], step: int) -> tuple[tuple[int, ...], tuple[Address, ...]]:
-    """By the identity of the budgets: in virtual time ten thousand workers ask, and hashing as many takes long."""
+    """Ranks and addresses of a step. Cached by the identity of the budgets, as hashing ten thousand takes long."""
     if (found := _present.get(step % 16)) is None or found[0] is not limits or found[1] != step:
         ranks = tuple(rank for rank, limit in enumerate(limits) if limit is None or step < limit)
         known = next((other[2:] for other in _present.values() if other[2] == ranks), None)

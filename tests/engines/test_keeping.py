@@ -66,10 +66,10 @@ def test_a_checkpoint_counts_when_every_role_has_written(failed: Address | None,
         keeper.complete()
         keeper.close()
         if failed is None:
-            assert kept.all() == told == [kept.newest()[0]] and said == [f"kept the run in {told[0]}"]
+            assert kept.all() == told == [kept.newest()[0]] and said == [f"wrote checkpoint {told[0]}"]
         else:
             assert kept.all() == [] == told and sorted(os.listdir(kept.directory)) == [".lock"], "nothing is left of it"
-            why = f"could not keep the run in {kept.directory}: {failed}: No space left on device; training goes on"
+            why = f"could not write a checkpoint to {kept.directory}: {failed}: No space left on device; training"
             assert said[0].startswith(why) and len(said) == 1
 
 
@@ -97,8 +97,8 @@ def test_a_role_that_is_lost_while_it_writes_drops_the_checkpoint_and_one_that_h
                 keeper.look()
         keeper.complete()
         assert len(kept.all()) == had_written and len(said) == 1
-        why = f"could not keep the run in {kept.directory}: {lost} was lost before it had written its state"
-        assert said[0].startswith("kept the run in" if had_written else why)
+        why = f"could not write a checkpoint to {kept.directory}: {lost} was lost before it had written its state"
+        assert said[0].startswith("wrote checkpoint" if had_written else why)
         keeper.interval.begin(-99.0, 0)
         assert keeper.due() != ended and keeper.due() != ended
         over = f"{lost} was lost after its last step: training goes on, and no other checkpoint is taken"

@@ -73,9 +73,9 @@ def test_a_worker_that_dies_while_it_copies_its_state_drops_that_checkpoint(
     once_before(monkeypatch, CheckpointKeeper, "copy", (room.path / "armed").touch)
     result = fit(task, "allreduce", 2, steps=90, on_failure="continue", checkpoint=kept, every="100ms", watcher=killer)
     assert events(result) == ["rebirth"] and same(result, plain)
-    told = [line for line in killer.said if line.startswith("could not keep the run")]
+    told = [line for line in killer.said if line.startswith("could not write a checkpoint")]
     assert len(told) == 1 and "was lost before it had written its state; training goes on" in told[0]
-    assert sum(line.startswith("kept the run in") for line in killer.said) > 1
+    assert sum(line.startswith("wrote checkpoint") for line in killer.said) > 1
     assert same(fit(task, "allreduce", 2, steps=90, resume=kept), plain)
 
 

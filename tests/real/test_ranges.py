@@ -169,7 +169,7 @@ def test_a_range_is_kept_while_a_seat_is_empty_and_goes_on_with_what_is_left(roo
     kept, task = room.path / "kept", room.task(before_step=AT_STEP)
     guide = Guide(room, "leave worker 1")
     fit(task, "bsp", "1:3", steps=60, watcher=guide, checkpoint=kept, every="50ms")
-    lines = [number for number, line in enumerate(guide.said) if line.startswith("kept the run in")]
+    lines = [number for number, line in enumerate(guide.said) if line.startswith("wrote checkpoint")]
     left = next(number for number, line in enumerate(guide.said) if "was told to leave" in line)
     assert lines and lines[-1] > left, "kept with an empty seat"
     rest = fit(task, "bsp", "1:3", steps=90, resume=kept)

@@ -190,7 +190,7 @@ def test_checkpoints_all_the_time_stop_nobody(room: Room, strategy: str) -> None
     result = fit(task, strategy, count, epochs=8, checkpoint=kept, every="20ms", watcher=watch)
     assert result.stopped == "budget" and all_seen(strategy, result.samples, 8 * 31)
     said = [line for line in watch.said if not line.startswith("starting")]  # which only a busy machine says
-    assert len(said) >= 3 and all("kept the run in" in line for line in said)
+    assert len(said) >= 3 and all("wrote checkpoint" in line for line in said)
     assert all_seen(strategy, fit(task, strategy, count, epochs=8, resume=kept).samples, 8 * 31)
 
 
@@ -213,7 +213,7 @@ def test_words_that_come_late_to_some_workers_do_not_hang_a_checkpoint(
     task, watch = room.task(samples=240, batch_size=1, before_step="time.sleep(0.004)"), Watch()
     result = fit(task, strategy, 3, epochs=2, checkpoint=room.path / "kept", every="50ms", watcher=watch)
     assert result.stopped == "budget" and result.samples == 480
-    assert len(watch.said) >= 2 and all("kept the run in" in line for line in watch.said)
+    assert len(watch.said) >= 2 and all("wrote checkpoint" in line for line in watch.said)
 
 
 # Sandblaster deals all portions out to whoever is idle, so that all end together.

@@ -45,8 +45,9 @@ def test_a_step_that_hangs_is_shown(room: Room) -> None:
     assert head == "a long wait:" and len(roles) == 4
     waiting = [line for line in roles if " s for Params of step 4 from server 0; last heard" in line]
     assert len(waiting) == 2, listener.said[-1]
-    assert any("has computed" in line and "in step 3; last heard" in line for line in roles)
-    assert any("server 0 has waited" in line and "for Pull or Push or Sample or Goodbye" in line for line in roles)
+    assert any("has been computing" in line and "in step 3; last heard" in line for line in roles)
+    idle = "for Pull or Push or Sample or Goodbye"
+    assert any("server 0 has been waiting" in line and idle in line for line in roles)
 
 
 @pytest.mark.full
@@ -67,7 +68,7 @@ def test_a_wait_without_end_in_the_users_own_code_ends_the_run(room: Room, momen
     """Nobody hears of a role that builds, or of the scorer while it scores; what uses no CPU there does nothing."""
     given = {f"before_{'build' if moment == 'building' else 'score'}": "time.sleep(1000) if first('hangs') else None"}
     who = r"(worker|scorer) \d" if moment == "building" else "scorer 0"
-    with pytest.raises(PeerLost, match=f"^{who} stands still: no report came .* 1 s; .* give a longer stall=…; "):
+    with pytest.raises(PeerLost, match=f"^{who} is unresponsive: no report .* 1 s; .* give a longer stall=…; "):
         fit(room.task(**given, options="evaluate=score"), "gosgd", 2, epochs=3, stall="1s")
 
 
@@ -79,5 +80,5 @@ def test_a_deadlock_is_named(room: Room) -> None:
             supervisor.run()
     head, one, two = str(stalled.value).splitlines()
     assert head == "nothing has moved for 1 s:"
-    assert one.startswith("  worker 0 has waited 1 s for Token of step 0 from worker 1; last heard 0.")
-    assert two.startswith("  worker 1 has waited 1 s for Token of step 0 from worker 0; last heard 0.")
+    assert one.startswith("  worker 0 has been waiting 1 s for Token of step 0 from worker 1; last heard 0.")
+    assert two.startswith("  worker 1 has been waiting 1 s for Token of step 0 from worker 0; last heard 0.")

@@ -146,7 +146,7 @@ class Board:
         (B, b"worker/0", seal, "worker 1 sent the launcher a message in the name of worker 0"),
         (A, b"worker/7", seal, "the control link received a message that no role of this run sends"),
         (A, b"worker/0", lambda token, word: bytes(16) + seal(token, word)[16:], "a word of another run is refused"),
-        (A, b"worker/0", lambda token, word: token + b"\x91" * 5000, "a peer sent an invalid word up the control line"),
+        (A, b"worker/0", lambda token, word: token + b"\x91" * 5000, "a peer sent an invalid message of a role"),
         (None, b"worker/0", seal, "a connection from 127.0.0.1: its key is not of this run"),
     ],
     ids=["a role", "another role", "no role", "another run", "nonsense", "a stranger"],

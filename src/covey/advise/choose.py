@@ -106,7 +106,7 @@ def _trained(known: Known) -> list[CandidateRow]:
 def _train_one(row: CandidateRow, known: Known, trials: SimulatedTrials, turn: int, told: Told) -> None:
     """One run to the level, for all strategies of this mathematics; who falls behind is left there."""
     assert known.level is not None
-    told(f"training with {row.candidate.spec}, in virtual time{', once more' if turn else ''}")
+    told(f"training with {row.candidate.spec}, in virtual time{', with another seed' if turn else ''}")
     best = min((seconds for other in known.rows if (seconds := known.to_level(other))), default=None)
     limit = trials.limit(known.level, best, row.step.seconds)
     curve = known.curves.setdefault(row.candidate.mathematics, Curve())

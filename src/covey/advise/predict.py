@@ -1,4 +1,4 @@
-"""How long does a step take? By formulas alone, from a strategy's place in the taxonomy (taxonomy I.3)."""
+"""How long does a step take? By formulas alone, from a strategy's place in the taxonomy."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _measure(
     wanted = _fewer(steps, known.step(row).value, known.now)
     many = round_to_periods(row.candidate.strategy, wanted, 1 + WARM)
     if many > 2 * wanted:
-        told(f"not measuring {row.candidate.spec}: its exchange comes after more steps than there is time for")
+        told(f"not measuring {row.candidate.spec}: one period of its exchange takes too long")
         return False
     told(f"measuring {many} real steps of {row.candidate.spec}")
     try:

@@ -1,4 +1,4 @@
-"""When does a technique fit? Rules that answer with their reason (taxonomy I.2; Langer et al. 2020, chapter 4).
+"""When does a technique fit? Rules that answer with their reason (Langer et al. 2020, chapter 4).
 
 Thresholds are starting values, except the ratio of 5 to 1 between computing and exchanging (Moritz et al. 2016).
 """
@@ -21,7 +21,7 @@ class Suitability(NamedTuple):
 
 
 def large_balanced(samples: int, workers: int, batch: int, skew: float = 0.0) -> Suitability:
-    """R1: what lets workers drift apart needs a hundred batches for each, and labels that are dealt out evenly."""
+    """What lets workers drift apart needs a hundred batches for each, and labels that are dealt out evenly."""
     each = samples / (workers * batch)
     if each < 100:
         return Suitability(
@@ -33,7 +33,7 @@ def large_balanced(samples: int, workers: int, batch: int, skew: float = 0.0) ->
 
 
 def fits(needed: float, memory: float) -> Suitability:
-    """R3: model, optimizer and activations must fit into one device, or the model must be cut."""
+    """Model, optimizer and activations must fit into one device, or the model must be cut."""
     if needed <= memory:
         return Suitability(True, f"the model needs {format_bytes(needed)} of {format_bytes(memory)}")
     return Suitability(
@@ -42,20 +42,20 @@ def fits(needed: float, memory: float) -> Suitability:
 
 
 def decentral_fits(model: float, optimizer: float, memory: float) -> Suitability:
-    """R4: where workers train alone, each needs the model and the whole state of the optimizer."""
+    """Where workers train alone, each needs the model and the whole state of the optimizer."""
     verdict = fits(2 * model + optimizer, memory)
     return Suitability(verdict.ok, f"{verdict.reason} (with its gradient and the optimizer, on every worker)")
 
 
 def server_keeps_up(workers: int, transfer: float, update: float, compute: float) -> Suitability:
-    """R6: all pushes must pass the server while one worker computes."""
+    """All pushes must pass the server while one worker computes."""
     needed = workers * transfer + update
     words = f"the server is busy for {format_duration(needed)} while a worker computes {format_duration(compute)}"
     return Suitability(needed <= compute, words)
 
 
 def repeatable(wanted: bool, synchronous: bool) -> Suitability:
-    """R7: the same result again needs workers in step."""
+    """The same result again needs workers in step."""
     if wanted and not synchronous:
         return Suitability(False, "two runs differ: what arrives first is applied first")
     return Suitability(
@@ -64,7 +64,7 @@ def repeatable(wanted: bool, synchronous: bool) -> Suitability:
 
 
 def holds_together(spread: float, scheduling: str, spot: bool = False) -> Suitability:
-    """R8: the more the workers' steps differ in time, the less they should wait for one another."""
+    """The more the workers' steps differ in time, the less they should wait for one another."""
     words = f"step times differ by {spread:.0%} between workers"
     if spread > 0.5 or spot:
         ok = scheduling in ("asynchronous", "soft")
@@ -75,7 +75,7 @@ def holds_together(spread: float, scheduling: str, spot: bool = False) -> Suitab
 
 
 def rate_rule(optimization: str, scheduling: str, workers: int) -> str:
-    """R9: what to make of the learning rate."""
+    """What to make of the learning rate."""
     if optimization == "central" and scheduling == "synchronous":
         return f"the learning rate may grow up to {workers}-fold, after a warm-up"
     if optimization == "central":
@@ -84,7 +84,7 @@ def rate_rule(optimization: str, scheduling: str, workers: int) -> str:
 
 
 def statistics_hold(normalized: bool, batch: int) -> Suitability:
-    """R11: batch-norm of few samples is noise."""
+    """Batch-norm of few samples is noise."""
     if normalized and batch < FEW:
         return Suitability(
             False, f"batch-norm over {batch} samples is noisy: use nn.SyncBatchNorm, or batches of {FEW}"
@@ -93,7 +93,7 @@ def statistics_hold(normalized: bool, batch: int) -> Suitability:
 
 
 def bandwidth_poor(share: float) -> Suitability:
-    """R12: where exchange takes too much of a step, send less of each gradient, or less often, or to whom one meets."""
+    """Where exchange takes too much of a step, send less of each gradient, or less often, or to whom one meets."""
     if share <= 1 - BUSY:
         return Suitability(False, f"up to {1 - BUSY:.0%} is fine")
     return Suitability(True, "compress, exchange less often, or gossip")
@@ -102,7 +102,7 @@ def bandwidth_poor(share: float) -> Suitability:
 def combines(
     codec: str, gathered: float = 0.0, summed: float = 0.0, remembers: bool = False, spot: bool = False
 ) -> Suitability:  # fmt: skip
-    """R13: what cannot be added up on its way everybody gathers; what is carried over is lost with its worker."""
+    """What cannot be added up on its way everybody gathers; what is carried over is lost with its worker."""
     if gathered > summed:
         words = f"everybody would gather {format_bytes(gathered)} of {codec}"
         return Suitability(
@@ -114,6 +114,6 @@ def combines(
 
 
 def exactly_once(wanted: bool, samples: str) -> Suitability:
-    """R14: an epoch in which every sample counts once rules out strategies that drop some."""
+    """An epoch in which every sample counts once rules out strategies that drop some."""
     dropped = samples != "every sample once per epoch"
     return Suitability(not (wanted and dropped), samples)

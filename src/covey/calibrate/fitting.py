@@ -1,6 +1,6 @@
 """Which corrections of a cluster explain how long real steps take? Least squares on logarithms, with a prior.
 
-Several numbers are looked for with a few steps, so each is held near what parts say of it (ridge regression): a
+Several numbers are looked for with a few steps, so each is held near what was measured alone (ridge regression): a
 correction is as large as what it explains is worth. What a strategy would have been foreseen to take, had its own step
 not been known, follows from the same equations (leave one out).
 """
@@ -28,7 +28,7 @@ WORTH = 0.05  # of the sum of squares, for which another round is made
 
 @dataclass(frozen=True, slots=True)
 class ClusterCorrection:
-    """A number that parts do not tell well: `change` at 0 is what they say, at 1 off by as much as is usual."""
+    """A number whose own measurement is not exact: `change` by 0 keeps it, by 1 moves it by its prior deviation."""
 
     change: Change
     least: float = -MOST  # 0: it can only add

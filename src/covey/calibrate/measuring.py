@@ -82,7 +82,7 @@ class MeasuredMeans:
 
 
 def measure(task: Task, processes: StartableProcesses, assignment: Assignment) -> MeasuredMeans:
-    """Have workers of this crew measure themselves."""
+    """Have the workers of these processes measure themselves; the means of what they noted."""
     handed = b"" if assignment.task else handover.pack(task)
     plan, interrupt = assignment.plan(), Interrupt()
 

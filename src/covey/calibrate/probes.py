@@ -29,7 +29,7 @@ REPORTS = 0.02  # seconds between two reports to the launcher
 
 
 class Echo(Message):
-    """Thrown and thrown back."""
+    """A message there and back."""
 
     wire_name = "probes.ball"
 
@@ -74,14 +74,14 @@ class CpuClocks:
 async def probe(
     node: Node, replica: Replica, *, sizes: tuple[int, ...], beside: tuple[int, ...], turns: int = TURNS
 ) -> None:
-    """Measure what a worker does, all of them at once as in a run; then rank 0 throws balls to rank 1 and back."""
+    """Measure what a worker does, all of them at once as in a run; then ranks 0 and 1 exchange messages."""
     await compute(node, replica, turns)
     await arithmetic(node, replica)
     if node.rank > 1:
         return
     peer = Address("worker", 1 - node.rank)
     for size in sizes:
-        await throw(node, replica, peer, Vector([torch.zeros(size, dtype=torch.uint8)]), f"{size}", turns)
+        await ping_pong(node, replica, peer, Vector([torch.zeros(size, dtype=torch.uint8)]), f"{size}", turns)
     await rest(node)
     if beside:
         await second_link(node, peer, beside)
@@ -138,8 +138,8 @@ def _once(act: Callable[[], object]) -> float:
     return time.thread_time() - begin
 
 
-async def throw(node: Node, replica: Replica, peer: Address, load: Vector, name: str, turns: int) -> None:
-    """Balls there and back, one at a time: what sending and receiving costs either end, and how long it takes.
+async def ping_pong(node: Node, replica: Replica, peer: Address, load: Vector, name: str, turns: int) -> None:
+    """Messages there and back, one at a time: what sending and receiving costs either end, and how long it takes.
 
     A batch lies between two of them, as in a run: caches have gone cold, and the other end has to wake up.
     """

@@ -101,9 +101,9 @@ def rehearsed(
             one.run(named, engine, threads)
     real = {one.spec: median(one.found) for one in every if one.found}
     if not real:
-        told("no run of a strategy was left alone by other programs: predictions are from parts only")
+        told("other programs disturbed all runs of strategies: nothing was corrected")
         return cluster
-    told("correcting what is foreseen")
+    told("fitting the cluster to the measured steps")
     return corrected(cluster, real, partial(foreseen, task))
 
 

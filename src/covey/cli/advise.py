@@ -34,11 +34,11 @@ Report = Annotated[Path | None, flag("--report", "FILE", "The delays as a page t
 Workers = Annotated[
     int | None,
     flag(
-        "--workers", "N", "How many workers. (usual: those of --cluster, else cores)", options.RUN, parser=one_number
+        "--workers", "N", "How many workers. (default: those of --cluster, else cores)", options.RUN, parser=one_number
     ),
 ]  # fmt: skip
 Top = Annotated[
-    int | None, flag("--top", "N", "How many to show. (usual: 5; with --verbose all)", options.OUTPUT, least=1)
+    int | None, flag("--top", "N", "How many to show. (default: 5; with --verbose all)", options.OUTPUT, least=1)
 ]
 SHOWN = 5
 
@@ -49,19 +49,19 @@ class MeasureFlags(options.FlagGroup):
 
     engine: Annotated[
         str | None,
-        flag("--engine", "ENGINE", "Measure local, or 'lab(…)'. (usual: local, without a cluster)", options.RUN),
+        flag("--engine", "ENGINE", "Measure on local, or 'lab(…)'. (default: local, without a cluster)", options.RUN),
     ] = None
     quick: Annotated[bool, flag("--quick", "", "Estimate with formulas alone, in a moment.", options.RUN)] = False
     race: Annotated[
-        bool, flag("--race", "", "Then run the best few on real processes, until one is first.", options.RUN)
+        bool, flag("--race", "", "Then compare up to four of the best on real processes.", options.RUN)
     ] = False
     epochs: Annotated[
         int | None,
-        flag("--epochs", "E", "The passes of the run you plan, for its schedule. (usual: 100)", options.BUDGET, 1),
+        flag("--epochs", "E", "The passes of the run you plan, for its schedule. (default: 100)", options.BUDGET, 1),
     ] = None
     within: Annotated[
         str | None,
-        flag("--within", "TIME", "Begin no trial, or round of --race (usual: 60s), after this time.", options.BUDGET),
+        flag("--within", "TIME", "Start no trial, or round of --race (default: 60s), after this.", options.BUDGET),
     ] = None
     delays: Annotated[
         bool, flag("--delays", "", "Show the least delay of every exchange pattern instead.", options.RUN)
@@ -76,13 +76,13 @@ class WishFlags(options.FlagGroup):
     once: Annotated[bool, flag("--exactly-once", "", "Every sample must count once in each epoch.", WISHES)] = False
     spot: Annotated[bool, flag("--spot", "", "Machines may vanish.", WISHES)] = False
     spot_trace: Annotated[
-        Path | None, flag("--spot-trace --trace", "FILE", "Machines vanish as this says: weigh prices, time.", WISHES)
+        Path | None, flag("--spot-trace --trace", "FILE", "Times at which machines come and go: weigh prices.", WISHES)
     ] = None
     model_parallel: Annotated[
         bool, flag("--model-parallel", "", "Also show the fastest layouts of a model that is divided.", WISHES)
     ] = False
     memory: Annotated[
-        str | None, flag("--memory", "SIZE", "Of each worker, such as 2GB. (usual: that of this machine)", WISHES)
+        str | None, flag("--memory", "SIZE", "Memory of each worker. (default: this machine's)", WISHES)
     ] = None
 
     @property

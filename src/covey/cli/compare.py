@@ -57,10 +57,10 @@ class RoundFlags(options.FlagGroup):
 
     repeat: Annotated[
         int | None,
-        flag("--repeat", "N", "Run each with this many seeds. (usual: 5 to 15, until one is first)", options.RUN),
+        flag("--repeat", "N", "Run each with this many seeds. (default: 5 to 15, until one is first)", options.RUN),
     ] = None
     within: Annotated[
-        str | None, flag("--within", "TIME", "Start no new round after this time. (usual: 60s)", options.BUDGET)
+        str | None, flag("--within", "TIME", "Start no new round after this time. (default: 60s)", options.BUDGET)
     ] = None
     rates: Annotated[
         str, flag("--rates", "A|B|…", "Factors on the learning rate to try; the best counts.", options.RUN)
@@ -73,7 +73,7 @@ class ManyScoresFlags(options.OneRunFlags):
 
     scores: Annotated[
         int | None,
-        flag("--scores", "N", "How often to score the model in a pass. (usual: 8)", options.BUDGET, least=1),
+        flag("--scores", "N", "How often to score the model in a pass. (default: 8)", options.BUDGET, least=1),
     ] = None  # type: ignore[assignment]  # what nobody gives is left to the comparison
     best: Annotated[
         str | None, flag("--best", "METRIC", "Also show the best score of this metric in each run.", options.KEEP)

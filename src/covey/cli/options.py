@@ -82,7 +82,7 @@ Faults = Annotated[
 ]
 
 SpotTrace = Annotated[
-    Path | None, flag("--spot-trace --trace", "FILE", "When machines of workers come and go (docs/elastic.md).", KEEP)
+    Path | None, flag("--spot-trace --trace", "FILE", "Times at which workers' machines come and go.", KEEP)
 ]
 
 Interactive = Annotated[bool, flag("--interactive", "", "Draw the report with Plotly, which adds 5 MB to it.", KEEP)]
@@ -163,7 +163,7 @@ class KeepFlags(FlagGroup):
     save: Annotated[Path | None, flag("--save", "FILE", "Save the trained weights as safetensors.", KEEP)] = None
     checkpoint: Annotated[Path | None, flag("--checkpoint", "DIR", "Write checkpoints to this folder.", KEEP)] = None
     every: Annotated[
-        str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (usual: 60s)", KEEP)
+        str | None, flag("--every", "TIME", "How often to write a checkpoint, or auto. (default: 60s)", KEEP)
     ] = None
     resume: Annotated[Path | None, flag("--resume", "DIR", "Continue from the checkpoint in this folder.", KEEP)] = None
     on_failure: Annotated[
@@ -220,7 +220,7 @@ class HostFlags(FlagGroup):
 class RecordFlags(FlagGroup):
     """Where the run is recorded."""
 
-    runs: Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (usual: runs)", KEEP)] = None
+    runs: Annotated[Path | None, flag("--runs", "DIR", "Record the run in this folder. (default: runs)", KEEP)] = None
     no_record: Annotated[bool, flag("--no-record", "", "Do not record the run.", KEEP)] = False
 
     @property

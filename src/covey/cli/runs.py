@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show, compare and remove recorded runs.", no_args_is_help=True)
 
 Folder = Annotated[
-    Path | None, flag("--runs", "DIR", "The folder of the records. (usual: COVEY_RUNS, or runs)", options.OUTPUT)
+    Path | None, flag("--runs", "DIR", "The folder of the records. (default: COVEY_RUNS, or runs)", options.OUTPUT)
 ]
 Name = Annotated[str, typer.Argument(metavar="ID", help="A record, or a part of its name.")]
 Names = Annotated[list[str], typer.Argument(metavar="ID…", help="Records, or parts of their names.")]

@@ -30,9 +30,9 @@ Faults = Annotated[
     ),
 ]  # fmt: skip
 SpotTrace = Annotated[
-    Path | None, flag("--spot-trace --trace", "FILE", "When workers' machines come and go (docs/elastic.md).", CLUSTER)
+    Path | None, flag("--spot-trace --trace", "FILE", "Times at which workers' machines come and go.", CLUSTER)
 ]
-TimingOnly = Annotated[bool, flag("--timing-only", "", "Replace the model by a vector of its size.", CLUSTER)]
+TimingOnly = Annotated[bool, flag("--timing-only", "", "Simulate time and traffic only; train nothing.", CLUSTER)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class ClusterFlags(options.FlagGroup):
     cluster: Annotated[
         Path | None, flag("--cluster", "FILE", "Read the cluster from a file like cluster.toml.", CLUSTER)
     ] = None
-    bandwidth: Annotated[str | None, flag("--bandwidth", "RATE", "Of each host. (usual: 1gbit)", CLUSTER)] = None
-    latency: Annotated[str | None, flag("--latency", "TIME", "One way. (usual: 0.1ms)", CLUSTER)] = None
-    compute: Annotated[str | None, flag("--compute", "TIME", "Of one batch. (usual: 10ms)", CLUSTER)] = None
+    bandwidth: Annotated[str | None, flag("--bandwidth", "RATE", "Of each link. (default: 1gbit)", CLUSTER)] = None
+    latency: Annotated[str | None, flag("--latency", "TIME", "Of each link, one way. (default: 0.1ms)", CLUSTER)] = None
+    compute: Annotated[str | None, flag("--compute", "TIME", "Time of one batch. (default: 10ms)", CLUSTER)] = None
     jitter: Annotated[str | None, flag("--jitter", "SHARE", "How much --compute varies, such as 0.3.", CLUSTER)] = None
 
     def described(self) -> Cluster | None:
@@ -85,7 +85,7 @@ class SimulatedTeamFlags(options.FlagGroup):
     plugin: options.Plugins = None
     workers: Annotated[
         str | None,
-        flag("--workers", "N|MIN:MAX|auto:MAX", "How many train. (usual: those of --cluster, else 2)", options.RUN),
+        flag("--workers", "N|MIN:MAX|auto:MAX", "How many train. (default: those of --cluster, else 2)", options.RUN),
     ] = None
     servers: options.Servers = None
     replicas: options.Replicas = 1

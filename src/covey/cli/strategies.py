@@ -273,7 +273,7 @@ def _spoken(name: str, setting: dict[str, Any]) -> str:
     if default is None:
         usual = f"{name}={value:g}  (follows from {WORKERS} workers)" if value else f"{name}  not used unless given"
         return usual + may_be
-    return f"{name}={_written(value)}" + (f"  (usual: {_written(default)})" if value != default else "") + may_be
+    return f"{name}={_written(value)}" + (f"  (default: {_written(default)})" if value != default else "") + may_be
 
 
 def _written(value: Any) -> str:

@@ -31,7 +31,7 @@ class PictureFlags(options.FlagGroup):
 
     begin: Annotated[str, flag("--from", "TIME", "Where the picture begins.", options.BUDGET)] = "0s"
     length: Annotated[
-        str | None, flag("--length", "TIME", "How much the picture shows. (usual: all)", options.BUDGET)
+        str | None, flag("--length", "TIME", "How much the picture shows. (default: all)", options.BUDGET)
     ] = None
     picture: Annotated[
         Path, flag("--picture", "FILE", "Where the picture goes, an SVG.", options.KEEP)

@@ -107,7 +107,7 @@ def _twice(one: str, other: str) -> str:
 
 
 def _family(name: str) -> list[str]:
-    """The strategies of one room, each as it trains a small task; systems that are compositions come with `all`."""
+    """The strategies of a family, each as it trains a small task; systems that are compositions come with `all`."""
     registry.search()
     own = [
         entry.example or title for title, entry in STRATEGIES.items()

@@ -102,7 +102,8 @@ def time_limit(repeat: int | None, within: str | None) -> float | None:
     if repeat is not None:
         if within is not None:
             raise PlanError(
-                f"{option('repeat', repeat)} fixes the number of runs: omit {option('within', within)}, or that"
+                f"{option('repeat', repeat)} fixes the number of runs, so {option('within', within)} would have no "
+                "effect: omit one of them"
             )
         return None
     seconds = parse_duration(WITHIN if within is None else within)
@@ -169,7 +170,7 @@ class RunningRace:
             outcome = self.new(case)
             if outcome.disturbed and self.again:
                 self.again -= 1
-                self.told(f"{case}: other programs used the cores; once more")
+                self.told(f"{case}: other programs used the cores; running it again")
                 outcome = self.new(case)
             if self.kept:
                 self.keep(self.kept, case, outcome)

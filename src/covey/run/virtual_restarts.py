@@ -117,7 +117,7 @@ class VirtualRestarts:
                 for instrument in self.asked.options.virtual.instruments:
                     instrument.kept(now)
             except OSError as error:
-                self._say(f"could not keep the run at {now:.4g} s: {error.strerror or error}; training goes on")
+                self._say(f"could not write a checkpoint at {now:.4g} s: {error.strerror or error}; training goes on")
 
         return write
 

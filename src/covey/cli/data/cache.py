@@ -20,10 +20,10 @@ app = typer.Typer(help="See and clear the cache of far data; share it with other
 
 Folder = Annotated[
     Path | None,
-    flag("--cache", "DIR", "Where stripes are. (usual: $COVEY_DATA/stripes, ~/.cache/covey/stripes)", CACHE),
+    flag("--cache", "DIR", "Where stripes are. (default: $COVEY_DATA/stripes, ~/.cache/covey/stripes)", CACHE),
 ]
 Limit = Annotated[
-    str | None, flag("--limit", "SIZE", "At most this much: 500GB. (usual: 5% of the disk stays free)", CACHE)
+    str | None, flag("--limit", "SIZE", "At most this much: 500GB. (default: 5% of the disk stays free)", CACHE)
 ]
 Pool = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the pool: the hosts, and their keys.")]
 Addresses = Annotated[
@@ -31,7 +31,7 @@ Addresses = Annotated[
 ]
 At = Annotated[str, flag("--at", "HOST:PORT", "Which of the pool's hosts this one is.", options.RUN)]
 Sets = Annotated[
-    list[str] | None, typer.Argument(metavar="[SET…]", help="Sets by the first letters of their names. (usual: all)")
+    list[str] | None, typer.Argument(metavar="[SET…]", help="Sets by the first letters of their names. (default: all)")
 ]
 
 

@@ -23,7 +23,7 @@ _FORMAT = "mds, tar, safetensors or parquet; not needed where there is a shards.
 Format = Annotated[str | None, flag("--format", "NAME", _FORMAT, options.RUN)]
 Into = Annotated[str, flag("--format", "NAME", "mds, tar, safetensors or parquet.", options.RUN)]
 Of = Annotated[str | None, flag("--from", "NAME", "The format of PLACE, where it has no shards.json.", options.RUN)]
-Columns = Annotated[str | None, flag("--columns", "NAME,…", "Names of a sample's values. (usual: x,y)", options.RUN)]
+Columns = Annotated[str | None, flag("--columns", "NAME,…", "Names of a sample's values. (default: x,y)", options.RUN)]
 ShardSize = Annotated[str, flag("--shard-size", "SIZE", "The size of a shard, about.", options.RUN)]
 WriteIndex = Annotated[
     bool, flag("--write-index", "", "Write shards.json, with the hashes of what is there.", options.RUN)

@@ -18,7 +18,7 @@ def command(
     task: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The task, the same file as the service's.")],
     key: Annotated[Path, flag("--key", "FILE", "This client's key, from whoever runs the service.", options.RUN)],
     data: Annotated[
-        str | None, flag("--data", "FILE:NAME", "This client's data. (usual: the data of the task)", options.RUN)
+        str | None, flag("--data", "FILE:NAME", "This client's data. (default: the data of the task)", options.RUN)
     ] = None,
     patience: Annotated[
         str, flag("--patience", "TIME", "How long to dial again while nobody answers.", options.BUDGET)

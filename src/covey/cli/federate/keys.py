@@ -25,7 +25,7 @@ def add(
         int, flag("--samples", "N", "The most samples that a report of it may count.", options.RUN, least=1)
     ],
     out: Annotated[
-        Path | None, flag("--out", "FILE", "Where to write its key. (usual: NAME.key)", options.KEEP)
+        Path | None, flag("--out", "FILE", "Where to write its key. (default: NAME.key)", options.KEEP)
     ] = None,
 ) -> None:
     """Enrol a client, and write the key that it needs to take part.

@@ -61,12 +61,12 @@ class PopulationFlags(options.FlagGroup):
     availability: Annotated[
         str, flag("--availability", "WHEN", "always, 'daily(share=0.3, swing=4)', or a file.", CLIENTS)
     ] = "always"
-    compute: Annotated[str, flag("--compute", "TIME", "Of one batch, for the median client.", CLIENTS)] = "10ms"
-    speed_spread: Annotated[float, flag("--speed-spread", "SIGMA", "How much their speeds differ.", CLIENTS)] = 0.5
-    bandwidth: Annotated[str, flag("--bandwidth", "RATE", "At which the median client receives.", CLIENTS)] = "20mbit"
-    uplink: Annotated[str, flag("--uplink", "RATE", "At which the median client sends.", CLIENTS)] = "5mbit"
-    latency: Annotated[str, flag("--latency", "TIME", "Of a client's link, one way.", CLIENTS)] = "50ms"
-    link_spread: Annotated[float, flag("--link-spread", "SIGMA", "How much their links differ.", CLIENTS)] = 0.5
+    compute: Annotated[str, flag("--compute", "TIME", "Time of one batch, for the median client.", CLIENTS)] = "10ms"
+    speed_spread: Annotated[float, flag("--speed-spread", "SIGMA", "Spread of the clients' speeds.", CLIENTS)] = 0.5
+    bandwidth: Annotated[str, flag("--bandwidth", "RATE", "Download rate of the median client.", CLIENTS)] = "20mbit"
+    uplink: Annotated[str, flag("--uplink", "RATE", "Upload rate of the median client.", CLIENTS)] = "5mbit"
+    latency: Annotated[str, flag("--latency", "TIME", "One-way latency of a client's link.", CLIENTS)] = "50ms"
+    link_spread: Annotated[float, flag("--link-spread", "SIGMA", "Spread of the clients' link rates.", CLIENTS)] = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class KeptRoundFlags(options.FlagGroup):
         Path | None, flag("--checkpoint", "DIR", "Write checkpoints to this folder, between rounds.", options.KEEP)
     ] = None
     every: Annotated[
-        str | None, flag("--every", "TIME", "The virtual time between two checkpoints. (usual: 60s)", options.KEEP)
+        str | None, flag("--every", "TIME", "The virtual time between two checkpoints. (default: 60s)", options.KEEP)
     ] = None
     resume: Annotated[
         Path | None, flag("--resume", "DIR", "Continue from the checkpoint in this folder.", options.KEEP)

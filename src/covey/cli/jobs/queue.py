@@ -17,7 +17,7 @@ from covey.engines import machine
 from covey.errors import PlanError
 
 Folder = Annotated[
-    Path | None, flag("--jobs", "DIR", "The folder of the queue. (usual: COVEY_JOBS, or jobs)", options.OUTPUT)
+    Path | None, flag("--jobs", "DIR", "The folder of the queue. (default: COVEY_JOBS, or jobs)", options.OUTPUT)
 ]
 Name = Annotated[str, typer.Argument(metavar="ID", help="A job, as covey jobs list shows it.")]
 SHARING = "Who runs"
@@ -30,7 +30,7 @@ def folder_of(jobs: Path | None) -> Path:
 def serve(
     jobs: Folder = None,
     slots: Annotated[
-        int | None, flag("--slots", "N", "How many workers run at once. (usual: the cores)", SHARING, least=1)
+        int | None, flag("--slots", "N", "How many workers run at once. (default: the cores)", SHARING, least=1)
     ] = None,
     policy: Annotated[
         str, flag("--policy", "NAME", "fifo, fair, optimus, slaq, slaq_maxmin, gandiva, dolphin or flexps.", SHARING)

@@ -27,7 +27,7 @@ class DrawnFlags(FlagGroup):
     """Jobs that are drawn, where no file says which there are."""
 
     runs: Annotated[
-        Path | None, flag("--runs", "DIR", "The records whose curves are replayed. (usual: COVEY_RUNS, or runs)", DRAWN)
+        Path | None, flag("--runs", "DIR", "The records of curves to replay. (default: COVEY_RUNS, or runs)", DRAWN)
     ] = None
     count: Annotated[int, flag("--count", "N", "How many jobs: at most 10,000.", DRAWN, least=1)] = 200
     slots: Annotated[int, flag("--slots", "N", "How many workers run at once.", DRAWN, least=1)] = 16
@@ -58,7 +58,7 @@ class DrawnFlags(FlagGroup):
 class RehearsalFlags(FlagGroup):
     """What is rehearsed."""
 
-    policies: Annotated[str, flag("--policies", "NAME,…", "Which to try. (usual: all)", options.RUN)] = ""
+    policies: Annotated[str, flag("--policies", "NAME,…", "Which to try. (default: all)", options.RUN)] = ""
     slice: Annotated[str, flag("--slice", "TIME", "How long a job keeps its slots.", options.RUN)] = "60s"
     start: Annotated[str, flag("--start", "TIME", "How long a job takes to start or resume.", options.RUN)] = "4s"
 

@@ -29,7 +29,7 @@ class CutFlags(options.FlagGroup):
     """How the model is cut, and in which order its stages work."""
 
     stages: Annotated[
-        int | None, flag("--stages", "P", "How many. (usual: 2, or with --machines what pays)", CUT, least=1)
+        int | None, flag("--stages", "P", "How many. (default: 2, or with --machines what pays)", CUT, least=1)
     ] = None
     machines: Annotated[
         int | None, flag("--machines", "N", "More than stages: slow stages get several.", CUT, least=1)
@@ -71,10 +71,10 @@ class StageMachineFlags(options.FlagGroup):
     """The machines that hold the stages."""
 
     memory: Annotated[
-        str | None, flag("--memory", "SIZE", "Of each machine, such as 2GB. (usual: no limit)", NETWORK)
+        str | None, flag("--memory", "SIZE", "Memory of each machine, such as 2GB. (default: no limit)", NETWORK)
     ] = None
-    bandwidth: Annotated[str, flag("--bandwidth", "RATE", "Between two machines.", NETWORK)] = "1gbit"
-    latency: Annotated[str, flag("--latency", "TIME", "One way.", NETWORK)] = "0.1ms"
+    bandwidth: Annotated[str, flag("--bandwidth", "RATE", "Bandwidth between two machines.", NETWORK)] = "1gbit"
+    latency: Annotated[str, flag("--latency", "TIME", "One-way latency.", NETWORK)] = "0.1ms"
 
 
 @options.grouped

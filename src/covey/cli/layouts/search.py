@@ -14,7 +14,7 @@ from covey.cli.options import flag, teller
 SEARCH = "How to search"
 
 Machines = Annotated[int, flag("--machines", "N", "How many, each a worker.", options.RUN, least=1)]
-Memory = Annotated[str | None, flag("--memory", "SIZE", "Of each machine, such as 2GB. (usual: no limit)", options.RUN)]
+Memory = Annotated[str | None, flag("--memory", "SIZE", "Memory of each machine. (default: no limit)", options.RUN)]
 Save = Annotated[Path | None, flag("--save", "FILE", "Write the fastest plan that a run can do as JSON.", options.KEEP)]
 
 

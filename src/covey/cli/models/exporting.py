@@ -29,7 +29,7 @@ class ExportFlags(FlagGroup):
     onnx: Annotated[Path | None, flag("--onnx", "FILE", "Write ONNX, checked on the evaluation set.", TO)] = None
     int8: Annotated[bool, flag("--int8", "", "Write ONNX with 8 bits, calibrated on training data.", TO)] = False
     tolerance: Annotated[
-        float | None, flag("--tolerance", "SHARE", "By how much --int8 may change a score. (usual: 0.01)", TO)
+        float | None, flag("--tolerance", "SHARE", "By how much --int8 may change a score. (default: 0.01)", TO)
     ] = None
     torch_export: Annotated[
         Path | None, flag("--torch-export", "FILE", "Write an archive of torch.export.", TO)
@@ -40,7 +40,7 @@ class ExportFlags(FlagGroup):
     ] = None
     mlflow: Annotated[str | None, flag("--mlflow", "URI", "Register it with MLflow, too.", TO)] = None
     task: Annotated[
-        str | None, flag("--task", "FILE[:NAME]", "The task to build the model by. (usual: that of the run)", TO)
+        str | None, flag("--task", "FILE[:NAME]", "The task to build the model by. (default: that of the run)", TO)
     ] = None
 
     def check(self) -> None:

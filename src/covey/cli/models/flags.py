@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Store = Annotated[
     Path | None,
-    flag("--store", "DIR", "The folder of registered models. (usual: COVEY_STORE, or model_store)", options.KEEP),
+    flag("--store", "DIR", "The folder of registered models. (default: COVEY_STORE, or model_store)", options.KEEP),
 ]
 Where = Annotated[
     str | None, flag("--where", "CONDITION", "Only these, such as 'accuracy>0.9 and strategy=easgd'.", options.OUTPUT)

@@ -40,7 +40,7 @@ Model = Annotated[
     typer.Argument(metavar="NAME|FILE", help="A registered model, such as digits or digits:3, or a safetensors file."),
 ]
 TaskFile = Annotated[
-    str | None, flag("--task", "FILE[:NAME]", "The task that builds the model. (usual: that of the run)", options.RUN)
+    str | None, flag("--task", "FILE[:NAME]", "The task that builds the model. (default: that of the run)", options.RUN)
 ]
 
 

@@ -83,7 +83,7 @@ class VersionFlags(FlagGroup):
         str | None, flag("--also", "NAME,…", "Serve these versions, too; feedback says which is better.", CHOICE)
     ] = None
     select: Annotated[
-        str | None, flag("--select", "exp3|exp4", "One version answers, or all vote. (usual: exp3)", CHOICE)
+        str | None, flag("--select", "exp3|exp4", "One version answers, or all vote. (default: exp3)", CHOICE)
     ] = None
 
     @property

@@ -18,7 +18,7 @@ from covey.cli.options import OUTPUT, flag
 from covey.errors import PlanError
 
 Folder = Annotated[
-    Path | None, typer.Argument(metavar="DIR", help="The records, or a queue of jobs. (usual: COVEY_RUNS, or runs)")
+    Path | None, typer.Argument(metavar="DIR", help="The records, or a queue of jobs. (default: COVEY_RUNS, or runs)")
 ]
 Host = Annotated[str, flag("--host", "ADDRESS", "Where to listen; not on 127.0.0.1, a token is needed.", OUTPUT)]
 Port = Annotated[int, flag("--port", "PORT", "Which port; 0 takes a free one.", OUTPUT, least=0)]

@@ -41,14 +41,14 @@ class SpaceFlags(options.FlagGroup):
         Literal["random", "tpe"], flag("--sampler", "NAME", "How Optuna suggests: random or tpe.", SEARCH)
     ] = "random"
     metric: Annotated[
-        str | None, flag("--metric", "NAME", "What trials are compared by. (usual: the task's only metric)", SEARCH)
+        str | None, flag("--metric", "NAME", "What trials are compared by. (default: the task's only metric)", SEARCH)
     ] = None
     fuse: Annotated[
         Literal["auto", "always", "never"],
         flag("--fuse", "WHEN", "Train trials of equal shapes in one pass: auto, always or never.", SEARCH),
     ] = "auto"
     slots: Annotated[
-        int | None, flag("--slots", "N", "How many trials run at a time. (usual: the cores)", SEARCH, least=1)
+        int | None, flag("--slots", "N", "How many trials run at a time. (default: the cores)", SEARCH, least=1)
     ] = None
 
 

@@ -173,6 +173,6 @@ class LeaveRun(SiteMessage, frozen=True):
 Upward = Arrived | MemoryShared | SiteFailed | ProcessGone | Heartbeat | SitesReached
 Downward = LayMemory | FetchMemory | StartRoles | RenewRole | SignalRole | ReachSites | LeaveRun
 
-upward: WireFormat[Upward] = WireFormat("word up the line to the sites", Upward)
+upward: WireFormat[Upward] = WireFormat("control message of a site", Upward)
 configs: WireFormat[SiteConfig] = WireFormat("config of a site", SiteConfig)
-downward: WireFormat[Downward] = WireFormat("word down the line to the sites", Downward)
+downward: WireFormat[Downward] = WireFormat("control message to a site", Downward)

@@ -17,11 +17,11 @@ How = Literal["any", "all", "mean", "sum"]
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True):
-    """Something said on the control line: by a role to its launcher, and from `Endpoints` on by the launcher."""
+    """A message of the control line: those above `Endpoints` go from a role to its launcher, the others back."""
 
 
 class Bound(ControlMessage, frozen=True):
-    """The role hears at this endpoint."""
+    """The role listens at this endpoint."""
 
     endpoint: str
 
@@ -296,5 +296,5 @@ Downward = (
     Endpoints | Go | Install | Undo | Freeze | Thaw | Skip | AskNextStep | Hold | Release | Stop | CountMessages
     | TakeSnapshot | Save | Score | VoteResult | Quit
 )  # fmt: skip
-upward: WireFormat[Upward] = WireFormat("word up the control line", Upward)
-downward: WireFormat[Downward] = WireFormat("word down the control line", Downward)
+upward: WireFormat[Upward] = WireFormat("message of a role", Upward)
+downward: WireFormat[Downward] = WireFormat("control message to a role", Downward)

@@ -121,6 +121,6 @@ def _stat(pid: int) -> list[str]:
 
 def still(who: Address | str, how: str, stall: float) -> str:
     """That a process does nothing, in words; `how` is its state as Linux reports it, if that is known."""
-    doing = STATES.get(how, "stands still")
-    advice = "" if how in STOPPED else f"; if it may be silent for so long, give a longer {option('stall')}"
-    return f"{who} {doing}: no report came and no CPU was used for {stall:g} s{advice}"
+    doing = STATES.get(how, "is unresponsive")
+    advice = "" if how in STOPPED else f"; if it may wait for so long, give a longer {option('stall')}"
+    return f"{who} {doing}: no report and no CPU use for {stall:g} s{advice}"

@@ -26,8 +26,8 @@ class Mesh:
     shard: int | None = None  # workers that divide the rows of every parameter, each with its own batches
     expert: int | None = None  # workers that divide the experts of covey.nn.Experts, each with its own batches
     tensor: int | None = None  # workers that divide layers, and compute on the same batch
-    split: str = ""  # best (usual), none, or which layers by what: "blocks.*.up:column blocks.*.down:row"
-    zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (usual) parameters too
+    split: str = ""  # best (default), none, or which layers by what: "blocks.*.up:column blocks.*.down:row"
+    zero: int | None = None  # what they divide: 1 the optimizer's state, 2 gradients too, 3 (default) parameters too
     timetable: Literal["plain", "gpipe", "1f1b", "interleaved", "pipedream", "2bw"] = "1f1b"
     microbatches: int | None = None  # into which a batch is cut
     chunks: int | None = None  # of the model on each worker, for interleaved

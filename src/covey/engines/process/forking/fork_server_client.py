@@ -148,7 +148,7 @@ def started(environment: Mapping[bytes, bytes], directory: str) -> SharedForkSer
     """A fork server as a program of its own; `directory` is the first run's."""
     line, theirs = socket.socketpair()
     told = [str(theirs.fileno()), str(os.getpid()), directory, " " * 32]  # the last is room for a title
-    # A group of its own, which the terminal's Ctrl-C does not reach, but no session: see `processes.spawned`.
+    # A group of its own, which the terminal's Ctrl-C does not reach, but no session: see `role_processes.spawned`.
     with theirs, files() as (out, err, _):
         process = subprocess.Popen(
             [sys.executable, "-m", shared_fork_server.__name__, *told], pass_fds=[theirs.fileno()],

@@ -81,8 +81,8 @@ class RoleProcesses:
     def __init__(self, warm: str, threads: int = 1, start: Start | None = None, stall: float = STALL) -> None:
         """Start the fork server, which imports the module `warm` while this process does other things.
 
-        `threads` is with how many a role computes; a parent that is not started here knows that already. `stall` is for
-        how many seconds that parent may stand still, or see this process do so.
+        `threads` is with how many a role computes; a fork server that is not started here knows that already. `stall`
+        is for how many seconds it may stand still, or see this process do so.
         """
         where = tempfile.gettempdir()
         self.directory = Path(where if len(os.fsencode(where)) <= LONG else "/tmp", f"covey-{secrets.token_hex(4)}")
@@ -96,7 +96,7 @@ class RoleProcesses:
             self.fork_server.reap()
             raise
         self.silence: Silence[str] = Silence(stall)
-        self.warm = False  # the parent has imported everything
+        self.warm = False  # the fork server has imported everything
         self.roles: list[Address] = []
         self.pids: dict[Address, int] = {}
         self.alive: set[Address] = set()
@@ -167,7 +167,7 @@ class RoleProcesses:
             raise self._lost() from None
 
     def sign(self, who: Address) -> object:
-        """What changes while a role works; before it starts, that of its parent."""
+        """What changes while a role works; before it starts, that of the fork server."""
         return liveness.sign(self.pids[who]) if who in self.pids else liveness.cpu(self.fork_server.pid)
 
     def state(self, who: Address) -> str:
@@ -175,7 +175,7 @@ class RoleProcesses:
         return liveness.state(self.pids.get(who, self.fork_server.pid))
 
     def signal(self, number: signal.Signals) -> None:
-        """To all roles, what they have started, and their parent."""
+        """To all roles, what they have started, and the fork server."""
         self.fork_server.signal(number)
 
     def _lost(self) -> PeerLost:

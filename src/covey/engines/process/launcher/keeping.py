@@ -142,14 +142,14 @@ class CheckpointKeeper:
             if self._why:
                 raise OSError(self._why)
             self._final = self.checkpoints.commit(self._place, run)
-            self._told = f"kept the run in {self._final}"
+            self._told = f"wrote checkpoint {self._final}"
         except OSError as error:
             self._told = self._failed(str(error))
         self.interval.wrote(time.thread_time() - begun)
 
     def _failed(self, why: str) -> str:
-        again = "" if self.last else f"; training goes on, and the next try is {self.interval}"
-        return f"could not keep the run in {self.checkpoints.directory}: {why}{again}"
+        again = "" if self.last else f"; training goes on, and the next attempt is {self.interval}"
+        return f"could not write a checkpoint to {self.checkpoints.directory}: {why}{again}"
 
 
 class RunRecorder:

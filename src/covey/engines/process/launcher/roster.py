@@ -90,14 +90,14 @@ class Roster:
     def last(self, address: Address) -> str:
         """When a role was last heard."""
         heard = self.seen[address].heard
-        return f"last heard {time.monotonic() - heard:.1f} s ago" if heard else "never heard"
+        return f"last heard {time.monotonic() - heard:.1f} s ago" if heard else "not heard yet"
 
     def doing(self, address: Address) -> str:
         seen, heard = self.seen[address], self.last(address)
         if seen.waiting:
-            return f"has waited {seen.since:.0f} s for {seen.waiting}; {heard}"
+            return f"has been waiting {seen.since:.0f} s for {seen.waiting}; {heard}"
         if seen.since:
-            return f"has computed {seen.since:.0f} s, in step {seen.step}; {heard}"
+            return f"has been computing for {seen.since:.0f} s, in step {seen.step}; {heard}"
         return f"is at step {seen.step}; {heard}" if seen.step >= 0 else heard
 
     def progress(self, phase: Phase, seconds: float, budget: int | None, metrics: dict[str, float]) -> Progress:

@@ -1,4 +1,4 @@
-"""The role's compute thread: one piece of work at a time, while the driver goes on listening."""
+"""The role's compute thread: one piece of work at a time; after brief work it drives the role (`driving_turn.py`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ComputeClosed(Exception):
 
 
 class ComputeThread:
-    """Work goes in from the driver's thread; the thread that calls `serve` does it and rings the bell.
+    """The thread that calls `serve` does the work that is put here and wakes the driver; while it drives, `do_in_turn`.
 
     On a GPU both have streams, and with all that is handed over goes a mark of how far the giver's had come.
     """

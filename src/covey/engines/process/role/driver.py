@@ -1,4 +1,4 @@
-"""The driver of one role in real time, over real sockets, on one thread: its loop, and what its programs wait for."""
+"""The driver of one role in real time: performs what its programs ask for, on its thread or the compute thread."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Driver:
     def run(self, obey: Obey) -> None:
         """Drive the programs, listen, and obey the launcher, until it says quit.
 
-        While works are brief the compute thread drives, from the first of them on.
+        While work is brief the compute thread runs this loop (`go_on`), from the first such work on.
         """
         while not self.quit:
             self.round(obey)

@@ -90,10 +90,10 @@ class RoleLines:
 
 
 def tell_failure(me: Address, contacts: Contacts, error: Exception) -> NoReturn:
-    """Report to the launcher a failure outside any post, and end the process."""
+    """Report to the launcher a failure from before the role's lines were open, and end the process."""
     with RoleLines(me, contacts):
         raise error
-    raise AssertionError("a post does not let a failure through")
+    raise AssertionError("RoleLines ends the process after a failure")
 
 
 def play(
@@ -161,7 +161,7 @@ def align(driver: Driver, plan: Plan) -> None:
 
 
 def drive(driver: Driver, serve: Callable[[ComputeThread], None]) -> None:
-    """Let the driver run on a thread of its own, and this one compute, until the launcher ends it."""
+    """Start the driver's thread and compute on this one, until the launcher ends the role."""
     compute_thread, failure = driver.host.compute_thread, list[BaseException]()
 
     def run() -> None:
