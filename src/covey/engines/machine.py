@@ -39,7 +39,7 @@ def check_processes() -> None:
     if missing := [name for name in PROCESSES if not hasattr(os, name)]:
         raise PlanError(
             f"real processes need Linux: {platform.system()} has no {', '.join(missing)}. What works here: "
-            "covey simulate, compare --simulate, advise, scale, strategies"
+            "covey simulate, compare --simulate, scale, strategies, and advise for a cluster given by --bandwidth …"
         )
 
 
