@@ -37,7 +37,7 @@ def test_one_class_name_has_one_meaning() -> None:
 
 def test_the_page_on_architecture_lists_every_room() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
-    table = page[page.index("| room | question |") : page.index("## A run on processes")]
+    table = page[page.index("| package | question |") : page.index("## A run on processes")]
     told = set(re.findall(r"`([a-z_0-9]+)(?:/|\.py)`", table))
     there = {room.name for room in ROOMS if room != SOURCE}
     there |= {file.stem for file in SOURCE.glob("*.py") if not file.name.startswith("__")}

@@ -130,9 +130,8 @@ def vectors(message: Message) -> list[Vector]:
 def check_finite(message: Message, to: Address) -> None:
     """Refuse a message that would spoil its receiver's numbers for good."""
     names, _, _ = _fields[type(message)]
-    if not names or not message.finite or not message.counted:
-        return
-    if all(vector.finite() for vector in vectors(message)):
+    checked = message.finite and message.counted
+    if not names or not checked or all(vector.finite() for vector in vectors(message)):
         return
     name, step = type(message).__name__, getattr(message, "step", None)
     what = f"a{'n' if name[0] in 'AEIOU' else ''} {name}" + (f" of step {step}" if step is not None else "")

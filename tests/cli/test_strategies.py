@@ -81,7 +81,7 @@ def test_the_example_can_be_copied(runner: CliRunner, name: str) -> None:
 
 
 def test_a_spec_shows_its_settings(runner: CliRunner) -> None:
-    assert "bound=2 (usual: 3)" in " ".join(runner.invoke(app, ["strategies", "ssp(bound=2)"]).stdout.split())
+    assert "bound=2 (default: 3)" in " ".join(runner.invoke(app, ["strategies", "ssp(bound=2)"]).stdout.split())
     assert "torus" in runner.invoke(app, ["strategies", "dpsgd over torus"]).stdout
 
 
@@ -89,7 +89,7 @@ def test_a_codec_is_told_in_full(runner: CliRunner) -> None:
     shown = " ".join(runner.invoke(app, ["strategies", "int8(block=64)"]).stdout.split())
     for part in (
         Int8.__doc__ or "",
-        "block=64 (usual: 1024) may be 0 or more",
+        "block=64 (default: 1024) may be 0 or more",
         "rounding=random",
         "8.5 for each number",
     ):

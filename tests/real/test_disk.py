@@ -40,7 +40,7 @@ def test_a_full_disk_is_told_and_tried_again(room: Room, small: Path) -> None:
     watch = Watch(full, more)
     result = fit(room.task(before_step=PACE), "bsp", 2, epochs=20, checkpoint=small, every="100ms", watcher=watch)
     assert result.stopped == "budget" and watch.acted is not None
-    first, *_, last = [line for line in watch.said if "the run in" in line]
+    first, *_, last = [line for line in watch.said if "checkpoint" in line]
     assert "could not write a checkpoint to" in first and "the next attempt is in 0.1 s" in first
     assert last.startswith("wrote checkpoint"), watch.said
     assert CheckpointDirectory(small).newest()[1].strategy == "bsp" and not list(small.glob(".partial-*"))
