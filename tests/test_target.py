@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import covey
 from covey.errors import PlanError
 from covey.scoring import target_of
-from covey.target import Target, parse_target
+from covey.target import Better, Target, parse_target
 from tests.worlds import mlp
 
 
@@ -84,7 +84,24 @@ def test_what_the_task_declares_or_the_operator_says_decides() -> None:
     assert parse_target("perplexity<=20", {}).op == "<="
 
 
-@pytest.mark.parametrize(("until", "meant"), [("accuracy>=1", 1.0), ("accuracy:1.0", 1.0), ("accuracy<=0", 0.0)])
+@pytest.mark.parametrize(("until", "meant"), [("accuracy>=1", 1.0), ("accuracy:1.0", 1.0), ("accuracy>=0", 0.0)])
 def test_the_ends_of_what_a_score_can_be_are_targets_too(until: str, meant: float) -> None:
     data = torch.eye(3), torch.arange(3)
     assert target_of(mlp(data=data, evaluate=covey.accuracy(data)), until).value == meant
+
+
+@pytest.mark.parametrize(
+    ("until", "better", "said"),
+    [
+        ("accuracy<=0.9", {}, r"higher values of accuracy are better.*'accuracy>=0\.9'.*\{'accuracy': 'lower'\}"),
+        ("loss>=0.5", {}, r"lower values of loss are better.*'loss<=0\.5'.*better=\{'loss': 'higher'\}"),
+        ("bleu<=30", {"bleu": "higher"}, r"higher values of bleu are better.*'bleu>=30'"),
+    ],
+)
+def test_a_target_in_the_direction_in_which_scores_get_worse_is_refused(
+    until: str, better: dict[str, Better], said: str
+) -> None:
+    with pytest.raises(PlanError, match=said):
+        target_of(mlp(better=better), until)
+    assert target_of(mlp(better={"accuracy": "lower"}), "accuracy<=0.9").op == "<="
+    assert target_of(mlp(), "bleu<=30").op == "<=", "nobody has said which way it gets better"

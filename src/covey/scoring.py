@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from covey.errors import PlanError
-from covey.target import Target, parse_target
+from covey.target import OPS, Target, direction, parse_target
 from covey.task import Task
 from covey.task.data import Data, check_data
 
@@ -45,7 +45,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def target_of(task: Task, until: str) -> Target:
-    """The target as it is meant for this task; one that no score of the task can meet is refused."""
+    """The target as it is meant for this task; one that no score can meet, or that bad scores meet, is refused."""
     target = parse_target(until, task.better)
     ranges: Mapping[str, tuple[float, float]] = getattr(task.evaluate, "ranges", {})
     low, high = ranges.get(target.metric, (target.value, target.value))
@@ -53,6 +53,13 @@ def target_of(task: Task, until: str) -> Target:
         raise PlanError(
             f"the target {until}: {target.metric} lies between {low:g} and {high:g}, so write for example "
             f"{target.metric}>={low + 0.9 * (high - low):g}"
+        )
+    way = direction(target.metric, task.better)
+    if way and OPS[way] != target.op:
+        raise PlanError(
+            f"the target {until}: {way} values of {target.metric} are better, so a model that has learned nothing may "
+            f"meet it: write '{target.metric}{OPS[way]}{target.value:g}', or declare another direction in the task: "
+            f"Task(…, better={{{target.metric!r}: {'lower' if way == 'higher' else 'higher'!r}}})"
         )
     return target
 
