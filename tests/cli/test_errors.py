@@ -30,6 +30,9 @@ from tests.warm import Warm
         (["--workers", "many"], "--workers many: write a number, such as 4, or a range, such as 2:8"),
         (["--workers", "4:2"], "write 2:4"),
         (["--workers", "0"], "--workers"),
+        (["--steps", "3.5"], "3.5: write a whole number from 1 up, such as 4"),
+        (["--epochs", "0"], "0: write a whole number from 1 up, such as 4"),
+        (["--seed", "-1"], "-1: write a whole number from 0 up, such as 4"),
         (["--quiet", "--verbose"], "--quiet and --verbose"),
         (["--wokers", "3"], "--workers"),
     ],
@@ -40,6 +43,11 @@ def test_bad_flags_say_what_would_work(runner: CliRunner, calls: Calls, flags: l
     assert said in shown.stderr
     assert "Traceback" not in shown.stderr
     assert not calls.asked, "nothing was started"
+
+
+def test_a_share_that_is_no_number_is_shown(runner: CliRunner) -> None:
+    shown = runner.invoke(app, ["federate", "simulate", "task.py", "--over", "much"])
+    assert shown.exit_code == 2 and "much: write a number, such as 0.5" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from covey.cli.tables import completion
-from covey.cli.typed_flags import one_number
+from covey.cli.typed_flags import one_number, whole
 from covey.engines import entries as engines
 from covey.errors import PlanError
 
@@ -26,10 +26,10 @@ def flag(
     names: str, metavar: str, help: str, panel: str, least: int | None = None, offered: Offered | None = None,
     parser: Callable[[str], Any] | None = None,
 ) -> Any:  # fmt: skip
-    """An option as the help page shows it; one without a value has an empty metavar. `offered` is for the Tab key."""
+    """An option for the help page, with an empty metavar if it has no value; whole numbers have a `least` one."""
     return typer.Option(
-        *names.split(), metavar=metavar, help=help, rich_help_panel=panel, min=least, autocompletion=offered,
-        parser=parser,
+        *names.split(), metavar=metavar, help=help, rich_help_panel=panel, autocompletion=offered,
+        parser=parser if least is None else whole(least),
     )  # fmt: skip
 
 

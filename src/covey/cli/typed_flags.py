@@ -1,8 +1,8 @@
-"""What did a person type? One number of workers where no range is taken, and flags that a command would not read."""
+"""What did a person type? Numbers that can be read, one of workers where no range is taken, flags that are not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -39,3 +39,26 @@ def one_number(text: str | int) -> int:
             f"{text}: this command needs one number, such as {found.most}; ranges are for covey run and covey simulate"
         )
     return found.most
+
+
+def whole(least: int) -> Callable[[str | int], int]:
+    """Reads a whole number from this one up; a refusal shows what was typed, whatever the version of typer."""
+
+    def whole_number(text: str | int) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            raise typer.BadParameter(f"{text}: write a whole number from {least} up, such as {max(least, 4)}")
+        return found
+
+    return whole_number
+
+
+def decimal(text: str | float) -> float:
+    """The number that was typed."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text}: write a number, such as 0.5") from None

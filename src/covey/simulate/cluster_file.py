@@ -217,19 +217,15 @@ def _rate(text: str) -> BytesPerSecond | None:
 
 def _window(text: str) -> Bytes:
     if (size := parse_size(text)) < 1:
-        raise PlanError(f"[link] window = {text!r} must be 1B or more")
+        raise PlanError(f"{text!r} must be 1B or more")
     return size
 
 
 def _sharing(table: Table, usual: Sharing) -> Sharing:
-    sharing = table.get("sharing", usual)
-    if sharing == "fifo":
-        return "fifo"
-    if sharing == "fair":
-        return "fair"
-    if sharing == "tcp":
-        return "tcp"
-    raise PlanError(f'[link] sharing = {sharing!r} must be "fifo", "fair" or "tcp"')
+    sharing: Sharing = table.get("sharing", usual)
+    if sharing not in get_args(Sharing):
+        raise PlanError(f'[link] sharing = {sharing!r} must be "fifo", "fair" or "tcp"')
+    return sharing
 
 
 def _kills(document: Table) -> dict[Host, Seconds]:
@@ -252,7 +248,10 @@ def _read(table: Table, key: str, parse: Callable[[str], T], usual: T, where: st
         return usual
     if not isinstance(table[key], str):
         raise PlanError(f"{where} {key} = {table[key]!r} has no unit; write it in quotes with one")
-    return parse(table[key])
+    try:
+        return parse(table[key])
+    except PlanError as error:
+        raise PlanError(f"{where} {key}: {error}") from None
 
 
 def _positive(table: Table, key: str, where: str) -> float:

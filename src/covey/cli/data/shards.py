@@ -29,7 +29,7 @@ WriteIndex = Annotated[
     bool, flag("--write-index", "", "Write shards.json, with the hashes of what is there.", options.RUN)
 ]
 FIRST = 6  # numbers of an array that are shown
-Sample = Annotated[int, flag("--sample", "N", "Which sample to show.", options.RUN)]
+Sample = Annotated[int, flag("--sample", "N", "Which sample to show.", options.RUN, least=0)]
 
 
 @options.grouped

@@ -10,6 +10,7 @@ from covey.cli import options
 from covey.cli.errors import explained
 from covey.cli.options import flag
 from covey.cli.training import ShownRequest, importing, refuse_early, train
+from covey.cli.typed_flags import decimal
 
 CLIENTS, ROUNDS = "The clients", "The rounds"
 
@@ -24,8 +25,12 @@ class FederatedRoundFlags(options.FlagGroup):
 
     per_round: Annotated[int, flag("--per-round", "N", "The reports that make up a round.", ROUNDS, least=1)] = 10
     rounds: Annotated[int, flag("--rounds", "N", "End the run after so many rounds.", options.BUDGET, least=1)] = 20
-    over: Annotated[float, flag("--over", "FACTOR", "How many times as many clients are chosen.", ROUNDS)] = 1.3
-    least: Annotated[float, flag("--least", "SHARE", "The share of --per-round that is enough.", ROUNDS)] = 0.8
+    over: Annotated[
+        float, flag("--over", "FACTOR", "How many times as many clients are chosen.", ROUNDS, parser=decimal)
+    ] = 1.3
+    least: Annotated[
+        float, flag("--least", "SHARE", "The share of --per-round that is enough.", ROUNDS, parser=decimal)
+    ] = 0.8
     selection: Annotated[str, flag("--selection", "TIME", "How long a round waits for clients.", ROUNDS)] = "60s"
     reporting: Annotated[str, flag("--reporting", "TIME", "How long a round waits for reports.", ROUNDS)] = "10m"
     overlap: Annotated[
@@ -43,7 +48,8 @@ class FederatedModelFlags(options.FlagGroup):
         int, flag("--score-every", "ROUNDS", "Score the model after so many committed rounds.", options.BUDGET, least=1)
     ] = 1
     epsilon: Annotated[
-        float | None, flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET)
+        float | None,
+        flag("--epsilon", "EPSILON", "What may be spent with '+ dp': finds the noise.", options.BUDGET, parser=decimal),
     ] = None
     save: Annotated[
         Path | None, flag("--save", "FILE", "Write the model to this safetensors file.", options.KEEP)
@@ -62,11 +68,15 @@ class PopulationFlags(options.FlagGroup):
         str, flag("--availability", "WHEN", "always, 'daily(share=0.3, swing=4)', or a file.", CLIENTS)
     ] = "always"
     compute: Annotated[str, flag("--compute", "TIME", "Time of one batch, for the median client.", CLIENTS)] = "10ms"
-    speed_spread: Annotated[float, flag("--speed-spread", "SIGMA", "Spread of the clients' speeds.", CLIENTS)] = 0.5
+    speed_spread: Annotated[
+        float, flag("--speed-spread", "SIGMA", "Spread of the clients' speeds.", CLIENTS, parser=decimal)
+    ] = 0.5
     bandwidth: Annotated[str, flag("--bandwidth", "RATE", "Download rate of the median client.", CLIENTS)] = "20mbit"
     uplink: Annotated[str, flag("--uplink", "RATE", "Upload rate of the median client.", CLIENTS)] = "5mbit"
     latency: Annotated[str, flag("--latency", "TIME", "One-way latency of a client's link.", CLIENTS)] = "50ms"
-    link_spread: Annotated[float, flag("--link-spread", "SIGMA", "Spread of the clients' link rates.", CLIENTS)] = 0.5
+    link_spread: Annotated[
+        float, flag("--link-spread", "SIGMA", "Spread of the clients' link rates.", CLIENTS, parser=decimal)
+    ] = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import typer
 from covey.cli import json_file, options
 from covey.cli.errors import explained
 from covey.cli.options import FlagGroup, flag, grouped, teller
-from covey.cli.typed_flags import names_of, typed
+from covey.cli.typed_flags import decimal, names_of, typed
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class DrawnFlags(FlagGroup):
     ] = None
     count: Annotated[int, flag("--count", "N", "How many jobs: at most 10,000.", DRAWN, least=1)] = 200
     slots: Annotated[int, flag("--slots", "N", "How many workers run at once.", DRAWN, least=1)] = 16
-    load: Annotated[float, flag("--load", "SHARE", "Of the slots that the jobs keep busy.", DRAWN)] = 0.9
+    load: Annotated[
+        float, flag("--load", "SHARE", "Of the slots that the jobs keep busy.", DRAWN, parser=decimal)
+    ] = 0.9  # fmt: skip
     mean: Annotated[str, flag("--mean", "TIME", "Of a job with one worker.", DRAWN)] = "10m"
     seed: options.Seed = 0
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from covey.cli import json_file, options, simulate
 from covey.cli.errors import explained
 from covey.cli.options import flag, teller
+from covey.cli.typed_flags import decimal
 
 SEARCH = "How to search"
 
@@ -25,7 +26,9 @@ class SearchFlags(options.FlagGroup):
     method: Annotated[
         str, flag("--method", "NAME", "dp, mcmc, hill or policy, or all of them.", SEARCH)
     ] = "dp"  # fmt: skip
-    seconds: Annotated[float, flag("--seconds", "S", "About how long the search may take.", SEARCH)] = 60.0
+    seconds: Annotated[
+        float, flag("--seconds", "S", "About how long the search may take.", SEARCH, parser=decimal)
+    ] = 60.0  # fmt: skip
     counted: Annotated[
         bool, flag("--counted", "", "Count operations, alike everywhere, and time none.", SEARCH)
     ] = False  # fmt: skip

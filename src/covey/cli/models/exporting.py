@@ -12,6 +12,7 @@ from covey.cli.errors import explained
 from covey.cli.models.flags import Store, Version, opened
 from covey.cli.options import FlagGroup, flag, grouped, teller
 from covey.cli.training import importing
+from covey.cli.typed_flags import decimal
 from covey.errors import PlanError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class ExportFlags(FlagGroup):
     onnx: Annotated[Path | None, flag("--onnx", "FILE", "Write ONNX, checked on the evaluation set.", TO)] = None
     int8: Annotated[bool, flag("--int8", "", "Write ONNX with 8 bits, calibrated on training data.", TO)] = False
     tolerance: Annotated[
-        float | None, flag("--tolerance", "SHARE", "By how much --int8 may change a score. (default: 0.01)", TO)
+        float | None,
+        flag("--tolerance", "SHARE", "By how much --int8 may change a score. (default: 0.01)", TO, parser=decimal),
     ] = None
     torch_export: Annotated[
         Path | None, flag("--torch-export", "FILE", "Write an archive of torch.export.", TO)
