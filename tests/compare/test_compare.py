@@ -308,6 +308,16 @@ def test_a_folder_serves_one_comparison_at_a_time(tmp_path: Path) -> None:
         continued(tmp_path)
 
 
+def test_the_cluster_says_how_many_workers_compete(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="the cluster has 3 workers, the run asks for 2"):
+        compare("no/such/file.py", "bsp,allreduce", 2, engine="simulated", cluster=Cluster(workers=3))
+    (tmp_path / "three.toml").write_text("[[group]]\nworkers = 3\n")
+    asked = ["compare", DIGITS, "--strategies", "bsp", "--simulate", "--cluster", str(tmp_path / "three.toml")]
+    with mock.patch("covey.compare.compare", side_effect=PlanError("seen")) as begun:
+        CliRunner().invoke(app, asked)
+    assert begun.call_args.args[2] == 3
+
+
 def test_another_cluster_is_told_by_what_differs(tmp_path: Path) -> None:
     run("bsp", folder=tmp_path, epochs=1, cluster=from_flags(bandwidth="100mbit", slow=["1:4x"]))
     run("bsp", folder=tmp_path, epochs=1, cluster=from_flags(bandwidth="100mbit", slow=["1:4x"]))

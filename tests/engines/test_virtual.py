@@ -10,6 +10,7 @@ from torch import nn
 
 import covey
 from covey.engines.virtual import VirtualEngine
+from covey.errors import PlanError
 from covey.message import Address, Message
 from covey.model.batches import Batch, BatchSource
 from covey.model.replica import Replica
@@ -17,7 +18,7 @@ from covey.observe.progress import Progress
 from covey.observe.referee import Referee
 from covey.observe.trace import Trace
 from covey.program import Node
-from covey.simulate import Cluster, Seconds
+from covey.simulate import Cluster, Link, Seconds
 from covey.strategy import Plan, Role, workers
 from covey.vector import Vector
 from tests.conftest import Golden
@@ -45,6 +46,18 @@ def test_a_watcher_sees_how_long_a_role_waits(monkeypatch: pytest.MonkeyPatch) -
     covey.fit(mlp(), "allreduce", 2, engine="simulated", steps=3, cluster=slowed(w1=10), watcher=seen)
     waits = [role.waited for progress in seen.shown if (role := progress.roles.get("worker 0")) and role.waiting]
     assert waits and max(waits) == pytest.approx(0.09, rel=0.05)
+
+
+def test_what_a_cluster_says_of_roles_that_are_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, said, slow = Seen(), list[str](), Link(latency=Seconds(1.0))
+    monkeypatch.setattr(seen, "say", said.append)
+    given = {"engine": "simulated", "steps": 1, "watcher": seen}
+    covey.fit(mlp(), "bsp", 2, cluster=Cluster(links={"server 0": slow, "wrker 1": slow, "server 1": slow}), **given)
+    covey.fit(mlp(), "allreduce", 2, cluster=Cluster(links={"server 0": slow}), **given)
+    have = "worker 0, worker 1, server 0"
+    assert said == [f"the cluster describes wrker 1, server 1, which this run does not have: it has {have}"]
+    with pytest.raises(PlanError, match="'kill server 7@1s': there is no such role; this run has"):
+        covey.fit(mlp(), "bsp", 2, cluster=Cluster(kills={"server 7": Seconds(1.0)}), **given)
 
 
 def test_ping_pong_takes_the_time_of_the_wire() -> None:

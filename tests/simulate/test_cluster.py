@@ -162,7 +162,10 @@ def test_kills_in_a_file(tmp_path: Path) -> None:
         ("compute = 3", "written [compute]"),
         ("[link]\nbandwidth = 'fast'", "100mbit"),
         ("[link]\nsharing = 'best'", '"fifo", "fair" or "tcp"'),
-        ("[link]\nwindow = '0B'", "must be 1B or more"),
+        ("[link]\nwindow = '0B'", "[link] window: '0B' must be 1B or more"),
+        ("[compute]\nbatch = '5 parsec'", "[compute] batch: cannot read the duration '5 parsec'; write for"),
+        ("[[group]]\nworkers = 2\nlatency = '1 sec'", "[[group]] latency: cannot read the duration '1 sec'"),
+        ("[link]\nsharing = ['fifo']", '"fifo", "fair" or "tcp"'),
         ("[group]\nworkers = 3", "[[group]], with two brackets"),
         ("group = [3]", "must be a table"),
         ("[[group]]\nslow = 2", "needs workers"),
@@ -180,6 +183,13 @@ def test_a_wrong_file_is_told_what_would_work(tmp_path: Path, text: str, why: st
         load(path)
     assert why in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_host_of_the_file_that_no_run_has_is_named() -> None:
+    cluster = read("[host.'server 0']\nlatency = '1ms'\n[host.'wrker 1']\nlatency = '1ms'\n[host.3]\nlatency = '1ms'")
+    assert cluster.strangers(["worker 0", "worker 1"]) == ["wrker 1", "worker 3"], "allreduce has no servers"
+    assert cluster.strangers([*(f"worker {rank}" for rank in range(4)), "server 0", "wrker 1"]) == []
+    assert read("[[machine]]\ncores = 1\nlatency = '1ms'").strangers(["worker 0"]) == []
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

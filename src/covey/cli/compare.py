@@ -16,6 +16,7 @@ from covey.cli.errors import INTERRUPTED, explained
 from covey.cli.options import Voice, flag, teller
 from covey.cli.progress.page import Beside, page_beside
 from covey.cli.training import ShownRequest, import_ahead, load_plugins
+from covey.cli.typed_flags import one_number
 from covey.engines import machine
 from covey.errors import PlanError
 from covey.target import parse_target
@@ -28,7 +29,6 @@ SHORT = 10.0  # seconds of a run that need not be shown as it goes
 USUAL = "bsp,asynchronous,allreduce,local_sgd,easgd"
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class ContestFlags(options.FlagGroup):
     """Who competes, and where."""
@@ -37,7 +37,10 @@ class ContestFlags(options.FlagGroup):
         str, flag("--strategies", "SPEC,…", "SPECs, or all, central, decentral; 'ssp(bound=1|3)' is two.", options.RUN)
     ] = USUAL
     plugin: options.Plugins = None
-    workers: options.Workers = 2
+    workers: Annotated[
+        int | None,
+        flag("--workers", "N", "How many train. (default: those of --cluster, else 2)", options.RUN, parser=one_number),
+    ] = None  # fmt: skip
     servers: options.Servers = None
     preparers: options.Preparers = None
     engine: options.Engine = "local"
@@ -116,9 +119,10 @@ def command(
 
     covey compare examples/digits.py --strategies 'bsp,ssp(bound=1|3),easgd' --workers 4 --until accuracy:0.9 --simulate
     """
-    manner, workers, engine, until = output.voice, contest.workers, contest.place, budget.until
+    manner, engine, until = output.voice, contest.place, budget.until
     with explained(manner):
         imagined = cluster.described()
+        workers = contest.workers or (imagined.workers if imagined else None) or 2
         _refuse_early(contest, imagined is not None, until, kept, output)
         import_ahead(engine, workers, threads)
         load_plugins(contest.plugin, manner)

@@ -62,10 +62,11 @@ def compare(
     limit = time_limit(repeat, within)
     checked = options_of({**options, "until": until})
     engine_of(checked)
+    if cluster := checked.virtual.cluster:
+        cluster.check(workers)
     loaded = load_task(task, told) if isinstance(task, str) else task
     preference(loaded, checked.budget)
     until = _directed(until, loaded) if until else None
-    cluster = options.get("cluster")
     whole = Comparison(
         task=task if isinstance(task, str) else "a task of this process", workers=workers,
         engine=options.get("engine", "local"), until=until, better=dict(loaded.better), command=command,

@@ -17,7 +17,7 @@ from covey.engines.virtual import engine
 from covey.engines.virtual.auto_workers import AutoWorkers
 from covey.engines.virtual.group_sums import LARGE
 from covey.engines.virtual.progress_watch import ProgressWatch
-from covey.engines.virtual.run_faults import VirtualAttempt
+from covey.engines.virtual.run_faults import VirtualAttempt, killing
 from covey.engines.virtual.stall import ROLE, blame
 from covey.engines.virtual.virtual_membership import Replacement
 from covey.engines.worker_scaling import ScaledSeats, WorkerScaling
@@ -47,6 +47,7 @@ from covey.strategy import Plan, Role
 
 P = ParamSpec("P")
 T = TypeVar("T")
+SHOWN = 12  # roles that a line names
 
 
 def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None] = lambda replicas: None) -> Result:
@@ -59,6 +60,7 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
     plan = plan_of(given.fault_plan)
     plan.check(list(names.values()), [names[role.address] for role in asked.plan.roles if role.trains])
     check_seats(plan, asked.plan)
+    _check_hosts(given.virtual.cluster or Cluster(), list(names.values()), given.output.say)
     full = next((fault for fault in plan.faults if fault.kind == "disk full"), None)
     if full and given.checkpoints.checkpoint is None:
         raise PlanError(
@@ -94,6 +96,14 @@ def simulated(asked: Request, built: Callable[[Mapping[Address, Replica]], None]
         there = trace.seconds_present(result.seconds) if trace else {}
         result.tell_cost(world.prices(there), absent, there)
     return result
+
+
+def _check_hosts(cluster: Cluster, roles: Sequence[str], say: Callable[[str], None]) -> None:
+    """Refuse to kill a role that is not there, and say which links of the cluster belong to none."""
+    killing(cluster.kills).check(roles, roles)
+    if strange := cluster.strangers(roles):
+        shown = ", ".join(roles) if len(roles) <= SHOWN else f"{len(roles)} roles, {roles[0]} to {roles[-1]}"
+        say(f"the cluster describes {', '.join(strange)}, which this run does not have: it has {shown}")
 
 
 def _restore(asked: Request, attempt: VirtualAttempt, replicas: Mapping[Address, Replica]) -> None:

@@ -21,6 +21,11 @@ Sharing = Literal["fifo", "fair", "tcp"]
 BATCH = Seconds(0.01)
 WINDOW = Bytes(128 * 1024)  # the receive buffer of Linux, unless told otherwise (net.ipv4.tcp_rmem)
 
+KINDS = (
+    "worker", "server", "master", "proxy", "scheduler", "switch", "preparer", "coordinator", "aggregator", "backup",
+)  # fmt: skip
+"""Of roles that strategies of covey have: a cluster file may describe those that this run does without."""
+
 _SLOW = re.compile(r"(?P<rank>[0-9]{1,9}):(?P<factor>[0-9]{1,99}(?:\.[0-9]+)?)x?")
 _HOST = re.compile(r"(?:(?P<role>[a-z]+) +)?(?P<rank>[0-9]{1,9})")
 
@@ -84,6 +89,12 @@ class Cluster:
     def one_latency(self) -> bool:
         """Whether all links have the same."""
         return all(link.latency == self.link.latency for link in self.links.values())
+
+    def strangers(self, roles: Collection[Host]) -> list[Host]:
+        """Hosts with links of their own that are no role of a run, which has others of their kind, or nobody has."""
+        kinds = {role.rpartition(" ")[0] for role in roles}
+        absent = [host for host in self.links if host not in roles] if not self.machines else []
+        return [host for host in absent if (kind := host.rpartition(" ")[0]) in kinds or kind not in KINDS]
 
     def nearby(self, size: int) -> Seconds:
         """How long a message takes that stays on its machine."""
