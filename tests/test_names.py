@@ -50,7 +50,7 @@ def test_one_mistake_has_two_wordings(tmp_path: Path) -> None:
     assert told.exit_code == 2 and "--on-failure restart needs --checkpoint DIR: " in told.stderr
     with pytest.raises(CheckpointError, match="holds no checkpoint: did the run have checkpoint=…"):
         CheckpointDirectory(tmp_path).newest()
-    with pytest.raises(PlanError, match='repeat=3 fixes the number of runs: omit within="5m"'):
+    with pytest.raises(PlanError, match='repeat=3 fixes the number of runs, so within="5m" would have no effect'):
         compare("examples/digits.py", "bsp", repeat=3, within="5m")
 
 

@@ -205,6 +205,7 @@ def test_a_transform_is_timed_in_cpu_seconds() -> None:
         ({"spot": True, "least": 1}, "--workers 1:4 --on-failure continue"),
         ({"spot": True, "workers": 1}, "--workers 1 --checkpoint kept --on-failure restart"),
         ({"spot": True, "like": "--engine ray"}, "--workers 4 --checkpoint kept --on-failure restart --engine ray"),
+        ({"spot": True, "like": "--plugin a.py"}, "--workers 2:4 --on-failure continue --plugin a.py"),
     ],
 )
 def test_the_command_says_all_that_the_trials_assumed(given: dict[str, Any], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,14 @@ def test_names_of_a_file_are_known(runner: CliRunner, command: str, said: str) -
     shown = runner.invoke(app, [*command.split(), "--plugin", PLUGIN])
     assert shown.exit_code == 0, shown.output
     assert said in shown.output
+
+
+def test_advice_says_how_to_run_a_strategy_of_a_file(runner: CliRunner, tmp_path: Path) -> None:
+    asked = ["advise", "examples/digits.py", "--quick", "--compute", "5ms", "--quiet", "--json"]
+    shown = runner.invoke(app, [*asked, str(tmp_path / "a.json"), "--plugin", PLUGIN])
+    assert shown.exit_code == 0, shown.output
+    commands = {one["spec"]: one["command"] for one in json.loads((tmp_path / "a.json").read_text())["choices"]}
+    assert commands["shifting"].endswith(f" --plugin {PLUGIN}"), commands
 
 
 @pytest.mark.parametrize("command", ["run", "simulate", "compare", "advise", "trace"])

@@ -20,6 +20,7 @@ from covey.cli.tables.comparison import print_comparison
 from covey.compare import Comparison, compare, rows
 from covey.compare.figures import _final
 from covey.compare.outcomes import ComparedRun
+from covey.compare.page import page
 from covey.compare.race import Rounds
 from covey.compare.verdict import conclude, how_long
 from covey.errors import PlanError
@@ -202,7 +203,19 @@ def test_strategies_that_failed_leave_no_race() -> None:
     whole = ran({"a": CLOSE})
     whole.outcomes.append(ComparedRun(spec="b", failure="no strategy 'b'"))
     conclude(whole, Rounds())
-    assert whole.verdict == "No verdict: only a has runs that count"
+    assert whole.verdict == "No verdict: only a has runs that count (b failed)"
+
+
+def test_a_strategy_that_fails_with_some_seeds_says_in_how_many() -> None:
+    """On the page too, where it would look as if it had never failed."""
+    whole = ran({"a": CLOSE[:4], "b": slower(2)[:4]})
+    for run in whole.outcomes[4:6]:
+        run.result, run.failure = None, "worker 0 has diverged"
+    conclude(whole, Rounds())
+    each = "failed in 1 of 4 runs"
+    assert whole.verdict == f"No verdict: no strategy has runs that count (a {each} and b {each})"
+    assert f"b {each}: worker 0 has diverged" in shown(whole, 100)
+    assert f"b {each}: worker 0 has diverged" in page(whole).remarks
 
 
 def test_an_interrupted_comparison_says_so() -> None:
@@ -335,7 +348,7 @@ def test_a_refusal_is_said_once_however_many_rounds_were_asked_for() -> None:
     given = {"engine": "simulated", "until": "accuracy>=0.5", "repeat": 3, "told": told.append}
     whole = compare(DIGITS, "bsp,hogwild", 2, **given)
     assert [run.repeat for run in whole.outcomes if run.spec == "hogwild"] == [0] and seeds(whole, "bsp") == [0, 1, 2]
-    assert not any("hogwild" in line for line in told) and shown(whole, 200).count("hogwild failed") == 1
+    assert not any("hogwild" in line for line in told) and shown(whole, 200).count("hogwild failed:") == 1
 
 
 def test_a_run_that_fails_for_one_seed_is_tried_with_the_others() -> None:
@@ -400,6 +413,26 @@ def test_disturbed_runs_are_done_again_a_few_times(monkeypatch: pytest.MonkeyPat
     assert whole.verdict.startswith("No verdict: this machine was busy")
 
 
+def test_no_disturbed_run_is_done_again_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run takes 10 seconds here: two of one strategy fit into 25, not two of each."""
+    from covey.compare import running
+
+    now, real, ran, told = [100.0], running.fit, [], list[str]()
+
+    def fit(*args: Any, **given: Any) -> Result:
+        now[0] += 10.0 if given["steps"] > running.WARM else 0.0
+        ran.append(args[1])
+        result: Result = real(*args, **given)
+        result.contention = BUSY
+        return result
+
+    monkeypatch.setattr(running, "fit", fit)
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    race("bsp,asynchronous", within="25s", told=told.append)
+    assert ran == ["bsp", "bsp", "asynchronous"]
+    assert "asynchronous: other programs used the cores, and there is no time to run it again" in told
+
+
 def test_a_comparison_that_goes_on_does_disturbed_runs_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from covey.compare import running
 
@@ -430,7 +463,7 @@ def test_a_comparison_that_goes_on_does_disturbed_runs_again(monkeypatch: pytest
         ({"repeat": 0}, "repeat=0: at least 1"),
         ({"within": "0s"}, 'within="0s": a comparison takes time'),
         ({"within": "soon"}, "cannot read"),
-        ({"repeat": 3, "within": "5m"}, 'repeat=3 fixes the number of runs: omit within="5m"'),
+        ({"repeat": 3, "within": "5m"}, 'repeat=3 fixes the number of runs, so within="5m" would have no effect'),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(given: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def command(
 
     On spot machines it survives the loss of one: with a range of workers, or, on a cluster, from a checkpoint.
     """
-    ranged = spot and workers > 1 and not like
+    ranged = spot and workers > 1 and "--engine" not in like
     many = f"{least or max(workers // 2, 1)}:{workers}" if ranged else str(workers)
     words = ["covey", "run", name, "--strategy", spec, "--workers", many]
     words += ["--on-failure", "continue"] if ranged else []

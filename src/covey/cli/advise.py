@@ -129,7 +129,7 @@ def command(
         from covey.simulate.spot_trace import load_trace
 
         trace = load_trace(wishes.spot_trace) if wishes.spot_trace else None
-        wanted = AskedEngine(measuring, imagined is not None, until)
+        wanted = AskedEngine(measuring, imagined is not None, until, plugin or [])
         load_plugins(plugin, manner)
         from covey.calibrate.measuring import cores
         from covey.calibrate.short_task import shortened
@@ -219,7 +219,7 @@ def _refuse_unread(context: typer.Context, given: MeasureFlags, wishes: WishFlag
 class AskedEngine:
     """On which engine is the advice measured? Refuses, before anything runs, what does not go together."""
 
-    def __init__(self, given: MeasureFlags, described: bool, until: str | None) -> None:
+    def __init__(self, given: MeasureFlags, described: bool, until: str | None, plugins: list[Path]) -> None:
         engine, race, within = given.engine, given.race, given.within
         if described and (engine or race):
             flag, use = ("--engine", "measures") if engine else ("--race", "runs on")
@@ -233,7 +233,8 @@ class AskedEngine:
         self.name = engine or "local"
         self.local = not described and self.name == "local"
         self.real = not described and not given.quick and not given.delays
-        self.flags = "" if self.local or described else f"--engine {shlex.quote(self.name)}"
+        own = [word for file in plugins for word in ("--plugin", str(file))]
+        self.flags = shlex.join([*([] if self.local or described else ["--engine", self.name]), *own])
         self.seconds = self._read_time(within)  # of the search; with a race, that of the race is another
         self.limited = None if race or within is None else time.monotonic() + self.seconds
         from covey.spec import parse_call

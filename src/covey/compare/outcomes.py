@@ -80,5 +80,11 @@ class Comparison(msgspec.Struct, kw_only=True):
         """The strategies, in the order in which they were asked for."""
         return list(dict.fromkeys(run.spec for run in self.outcomes))
 
+    def failed(self, spec: str, rate: float | None = None) -> str:
+        """How often a strategy failed, at this rate or at any: `failed in 1 of 4 runs`; empty where it never did."""
+        mine = [run for run in self.outcomes if run.spec == spec and rate in (None, run.rate)]
+        broken = sum(run.result is None for run in mine)
+        return f"failed in {broken} of {len(mine)} runs" if 0 < broken < len(mine) else "failed" if broken else ""
+
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"

@@ -17,6 +17,7 @@ def page(whole: Comparison) -> Page:
     found = rows(whole)
     shown = columns(found)
     finished = [row for row in found if row.results]
+    broken = [f"{row.spec} {whole.failed(row.spec, row.rate)}: {row.failure}" for row in finished if row.failure]
     metric = parse_target(whole.until).metric if whole.until else metric_of(finished[0].results[0]) if finished else ""
     return Page(
         title=whole.verdict, summary=_summary(whole), metric=metric,
@@ -25,7 +26,7 @@ def page(whole: Comparison) -> Page:
         charts=[dots] if (dots := _dots(whole, found)) else [], labels=[row.spec for row in finished],
         rows=[_cells(row, shown, found, whole) for row in found],
         runs=[DrawnRun(row.spec, row.middle(), row.recording) for row in finished],
-        command=whole.command, remarks=remarks(whole), facts=_facts(finished),
+        command=whole.command, remarks=[*remarks(whole), *broken], facts=_facts(finished),
     )  # fmt: skip
 
 

@@ -149,12 +149,13 @@ class RunningRace:
         left = standings(whole, self.plan).runners(able, number)
         if not number or self.limit is None:
             return left
-        self.late = self.passed + sum(self.took.get(one, 0.0) for one in left) > self.limit
+        self.late = not self.fits(left)
         return [] if self.late or (whole.busy and number >= self.plan.least) else left
 
-    @property
-    def passed(self) -> float:
-        return time.monotonic() - self.began
+    def fits(self, runs: Sequence[Entrant]) -> bool:
+        """Whether there is time for a run of each, as long as the last one of it."""
+        end = time.monotonic() - self.began + sum(self.took.get(one, 0.0) for one in runs)
+        return self.limit is None or end <= self.limit
 
     def more(self) -> str:
         """How to get enough runs, where time was short."""
@@ -165,11 +166,13 @@ class RunningRace:
         return f"give more time, such as {option('within', how_long(1.2 * wanted * sum(self.took.values())))}"
 
     def one(self, case: Case) -> None:
-        """Run a case, unless that is done already; once more if other programs disturbed it."""
+        """Run a case, unless that is done already; once more if other programs disturbed it and there is time."""
         outcome = self.kept.read(case) if self.kept else None
         if outcome is None:
             outcome = self.new(case)
-            if outcome.disturbed and self.again:
+            if outcome.disturbed and self.again and not self.fits([Entrant(case.spec, case.rate)]):
+                self.told(f"{case}: other programs used the cores, and there is no time to run it again")
+            elif outcome.disturbed and self.again:
                 self.again -= 1
                 self.told(f"{case}: other programs used the cores; running it again")
                 outcome = self.new(case)

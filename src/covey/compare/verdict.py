@@ -48,7 +48,7 @@ def conclude(whole: Comparison, rounds: Rounds, more: str = "") -> None:
     if not came:
         whole.verdict = _unreached(whole)
         return
-    if why := _too_few(found, more):
+    if why := _too_few(whole, found, more):
         whole.verdict = f"No verdict: {why}"
         return
     assert leader is not None, "somebody has reached the target"
@@ -80,15 +80,21 @@ def _no_verdict(whole: Comparison, found: Standings) -> str:
         return _busy([run for run in whole.outcomes if run.disturbed], whole)
     if not found.finishes and any(run.untrained for run in whole.outcomes):
         return f"every strategy meets {whole.until} before the first step; give a harder target"
-    return "" if found.finishes else "no strategy has runs that count"
+    return "" if found.finishes else f"no strategy has runs that count{_failures(whole)}"
 
 
-def _too_few(found: Standings, more: str) -> str:
+def _failures(whole: Comparison) -> str:
+    """Which strategies failed, and so do not count."""
+    failed = [f"{spec} {how}" for spec in whole.specs() if (how := whole.failed(spec))]
+    return f" ({listed(failed)})" if failed else ""
+
+
+def _too_few(whole: Comparison, found: Standings, more: str) -> str:
     """Why those that reached the target have not run often enough for a verdict; nothing where they have."""
     ran = {entrant.spec for entrant in found.finishes}
     pairs = [found.ratio(*both).seeds for both in permutations(found.finishes, 2) if both[0].spec != both[1].spec]
     if len(ran) < 2:
-        return f"only {listed(sorted(ran))} has runs that count"
+        return f"only {listed(sorted(ran))} has runs that count{_failures(whole)}"
     if max(pairs) < max(FEWEST, min(found.rounds.least, Rounds().least)):
         few = "one run of each is not enough" if max(pairs) <= 1 else f"{max(pairs)} runs of each are not enough"
         return few + (f"; {more}" if more else "")

@@ -35,7 +35,8 @@ def print_comparison(console: Console, whole: Comparison) -> None:
         console.print(table)
     for row in found:
         if row.failure:
-            console.print(Text(f"{row.spec} failed: {row.failure}", "red"), soft_wrap=True)
+            how = whole.failed(row.spec, row.rate)
+            console.print(Text(f"{row.spec} {how}: {row.failure}", "red"), soft_wrap=True)
     for remark in remarks(whole):
         console.print(Text(remark, "yellow"), soft_wrap=True)
     style = "bold green" if whole.winner else "bold"
