@@ -73,6 +73,18 @@ def test_a_fast_network_is_no_bottleneck(task: Task) -> None:
     assert advice.sure == "a rough guess"
 
 
+def test_where_latency_is_the_bottleneck_no_codec_is_called_for(task: Task) -> None:
+    advice = quick(task, compute="1ms", bandwidth="10gbit", latency="5ms")
+    assert said(advice, "its messages take that, not their bytes: exchange less often, or gossip")
+    assert not said(advice, "compress, exchange less often")
+
+
+def test_processes_of_one_machine_have_no_network(task: Task) -> None:
+    now = replace(look(task, 4, from_flags(compute="1ms", bandwidth="1mbit")), one_machine=True)
+    advice = advise(task, DIGITS, now)
+    assert said(advice, "Exchange between processes is a bottleneck: exchanging 19.2 kB every step takes")
+
+
 def test_a_slow_network_asks_for_fewer_messages(task: Task) -> None:
     advice = quick(task, compute="1ms", bandwidth="1mbit")
     assert said(advice, "is a bottleneck") and said(advice, "exchange less often")

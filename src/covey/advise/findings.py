@@ -101,14 +101,18 @@ def _with(ranked: Sequence[RankedStrategy], now: Situation, preparers: int) -> s
 
 
 def _network(now: Situation, steps: Mapping[str, StepTime]) -> Iterator[str]:
-    size, rate = format_bytes(now.model), format_rate(now.narrowest)
     share = every_step(steps)
     if share is None:
         return
     poor = bandwidth_poor(share)
     state = "a bottleneck" if poor.ok else "no bottleneck" if share < IDLE else "hardly a bottleneck"
-    what = f"exchanging {size} at {rate} every step takes {share:.0%} of it"
-    yield f"The network is {state}: {what}{f'; {poor.reason}' if share >= IDLE else ''}."
+    subject = "Exchange between processes" if now.one_machine else "The network"
+    rate = "" if now.one_machine else f" at {format_rate(now.narrowest)}"
+    what = f"exchanging {format_bytes(now.model)}{rate} every step takes {share:.0%} of it"
+    exchange = share / (1 - share) * now.compute if share < 1 else math.inf
+    light = poor.ok and 2 * now.model / now.narrowest < exchange / 2  # there and back
+    why = "its messages take that, not their bytes: exchange less often, or gossip" if light else poor.reason
+    yield f"{subject} is {state}: {what}{f'; {why}' if share >= IDLE else ''}."
 
 
 def every_step(steps: Mapping[str, StepTime]) -> float | None:
