@@ -173,3 +173,19 @@ def test_a_call_of_an_earlier_turn_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     assert waiting.is_alive(), "nobody has called since"
     turn.call()
     waiting.join()
+
+
+def test_who_waits_while_the_other_is_stuck_uses_no_cpu() -> None:
+    """Else a role would look alive whose program never goes on."""
+    turn = DrivingTurn()
+    waiting = Thread(target=turn.wait)
+    waiting.start()
+    time.sleep(5 * BRIEF)
+    assert waiting.ident
+    clock = time.pthread_getcpuclockid(waiting.ident)
+    before = time.clock_gettime_ns(clock)
+    time.sleep(20 * BRIEF)
+    assert time.clock_gettime_ns(clock) == before
+    turn.lay()
+    waiting.join(5.0)
+    assert not waiting.is_alive() and not turn.take()

@@ -72,6 +72,21 @@ def test_a_wait_without_end_in_the_users_own_code_ends_the_run(room: Room, momen
         fit(room.task(**given, options="evaluate=score"), "gosgd", 2, epochs=3, stall="1s")
 
 
+STUCK = """
+class Stuck(torch.optim.SGD):
+    def step(self, closure=None):
+        time.sleep(1000) if CALLS[0] >= 60 and first("stuck") else None
+        return super().step(closure)
+"""
+
+
+def test_an_optimizers_step_that_never_ends_ends_the_run(room: Room) -> None:
+    """Also after brief work, when the thread that computes drives the role: the other one must not look alive."""
+    task = room.task(more=STUCK, optimizer="Stuck(params, lr=0.1)")
+    with pytest.raises(PeerLost, match=r"^worker \d is unresponsive: no report .* 1 s; .*; last heard"):
+        fit(task, "gosgd", 2, steps=100_000, stall="1s")
+
+
 def test_a_deadlock_is_named(room: Room) -> None:
     with LocalProcesses(deadlock.__name__) as processes:
         board = processes.start(deadlock.PLAN.roles, f"{deadlock.__name__}:enter", msgspec.msgpack.encode)

@@ -21,12 +21,17 @@ class DrivingTurn:
     def __init__(self) -> None:
         self._free: deque[float] = deque(maxlen=1)  # since when neither has it
         self._calls = Semaphore(0)
+        self._laid = 0  # how often
+        self._resting = False  # the driver's thread sleeps until it is laid
 
     def lay(self) -> None:
         """Whoever has it has it no longer."""
         while self._calls.acquire(blocking=False):
             pass  # a call before the turn was taken for having been free too long
+        self._laid += 1
         self._free.append(time.monotonic())
+        if self._resting:
+            self._calls.release()
 
     def take(self) -> bool:
         """Whether nobody had it; only one of two threads that ask at once is told so."""
@@ -44,9 +49,21 @@ class DrivingTurn:
     def wait(self) -> None:
         """(Driver's thread) Take it when called, or when nobody has had it for too long."""
         while True:
-            called = self._calls.acquire(timeout=self._left())
+            laid, called = self._laid, self._calls.acquire(timeout=self._left())
             if (called or self._left() <= 0) and self.take():
                 return
+            if not called and laid == self._laid:
+                self._rest()
+
+    def _rest(self) -> None:
+        """(Driver's thread) Sleep until it is laid.
+
+        A role whose program is stuck then uses no CPU, by which the launcher sees that it is unresponsive.
+        """
+        self._resting = True
+        if not self._free:
+            self._calls.acquire()
+        self._resting = False
 
     def _left(self) -> float:
         """Seconds until nobody has had it for too long, at the earliest."""
