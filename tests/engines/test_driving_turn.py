@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -129,6 +130,18 @@ def test_a_failure_on_the_compute_thread_is_the_roles(driver: Driver) -> None:
 
     with pytest.raises(ValueError, match="a mistake"):
         play(driver, program)
+
+
+def test_a_child_that_work_has_forked_ends_with_it() -> None:
+    """It has the role's memory, and would drive it a second time."""
+    children, me, compute_thread = list[int](), os.getpid(), ComputeThread()
+    compute_thread.put(lambda: children.append(os.fork()))
+    compute_thread.close()
+    compute_thread.serve()
+    if os.getpid() != me:
+        os._exit(3)
+    assert os.waitpid(children[0], 0)[1] == 0
+    assert compute_thread.collect()[2]
 
 
 def test_one_of_two_takes_the_turn() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from covey.engines.process.child_process import end
 from covey.engines.process.driving_turn import DrivingTurn
 from covey.engines.process.role.cuda_stream import CudaStream, Mark, follow, mark
 from covey.program import Effect
@@ -62,6 +63,7 @@ class ComputeThread:
         self.turn = DrivingTurn()
         self.took = math.inf  # seconds of the last work; if it had something to say in its middle, it counts as endless
         self._spoke = False
+        self._process = os.getpid()
 
     def put(self, work: Callable[[], Any], through: bool = False) -> None:
         """Work to be done, on a GPU too where it has to be `through` before anything else happens."""
@@ -98,6 +100,8 @@ class ComputeThread:
                 self.stream.mark().synchronize()
         except BaseException as error:  # the driver passes it on; this thread stays
             done = WorkDone(None, error)
+        if os.getpid() != self._process:  # a child that the work has forked, and that did not end there: it is no role
+            end(0)
         self.took = math.inf if self._spoke else time.monotonic() - began
         self._done.append((done, mark(self.stream)))
 
