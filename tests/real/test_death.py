@@ -108,3 +108,14 @@ def test_a_launcher_that_dies_before_its_roles_have_a_parent_leaves_nothing(room
     launcher = room.start(room.path / "launcher.py")
     assert finish(launcher)[0] == -signal.SIGKILL
     room.wait_empty()
+
+
+def test_what_a_run_leaves_that_is_killed_with_all_its_processes_goes_with_the_next_run(room: Room) -> None:
+    process = room.start("-m", "covey", "run", room.task(before_step=SLOW), "--workers", "2", "--steps", "5000")
+    room.find("worker 1")
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them sees another one's end
+        for pid in room.processes():
+            os.kill(pid, number)
+    finish(process)
+    assert [path.name[:6] for path in room.temporary.iterdir()] == ["covey-"]
+    fit(room.task(), "bsp", 2, steps=1)

@@ -24,7 +24,7 @@ import msgspec
 from covey.address import Address
 from covey.engines.process import liveness
 from covey.engines.process.child_process import Launcher, read, write
-from covey.engines.process.forking import fork_server
+from covey.engines.process.forking import fork_server, run_folder
 from covey.engines.process.forking.fork_server import (
     NextIncarnation,
     RoleExit,
@@ -89,8 +89,9 @@ class RoleProcesses:
         self.line, theirs = socket.socketpair()
         with theirs, _undisturbed():
             self.fork_server = (start or partial(spawned, threads))(self.line, theirs, self.directory, warm, stall)
+        run_folder.sweep(self.directory.parent)
         try:  # last: if this process is killed here, the fork server removes it
-            self.directory.mkdir(mode=0o700)  # the sockets in it are this user's alone
+            self._lock = run_folder.make(self.directory)  # the sockets in it are this user's alone
         except OSError:
             self.line.close()
             self.fork_server.reap()
@@ -193,6 +194,7 @@ class RoleProcesses:
             stopped = liveness.state(self.fork_server.pid) in STOPPED
             self._reap(0.0 if stopped else PATIENCE if error is None else HASTE)
             shutil.rmtree(self.directory, ignore_errors=True)
+            self._lock.close()
 
     def _see_off(self) -> None:
         until = self.silence.awake + PATIENCE
