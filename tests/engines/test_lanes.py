@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import tempfile
 import threading
 import time
@@ -69,6 +70,7 @@ class Host:
             links.close()
         for handle in (*self.segment.files, *self.segment.wakeups):
             os.close(handle)
+        shutil.rmtree(self.place)  # a role that was made beside them has left its socket
 
 
 @pytest.fixture
