@@ -22,6 +22,7 @@ UNREADABLE = (
 )  # fmt: skip
 """What a decoder raises over bytes that are wrong: a RecursionError (a RuntimeError) over what is nested too deeply."""
 
+KEPT, UNPRINTABLE = "\n\t", "?"
 LONGEST = 300  # letters of what an error may quote of what was read
 
 MOST = 1 << 30  # bytes: a site's config may carry a task's code and tables
@@ -61,6 +62,13 @@ def brief(error: BaseException) -> str:
     """What an error says, or its kind where it says nothing; the end of a long text is cut off."""
     text = str(error) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def printable(text: str) -> str:
+    """The text with a question mark in place of each character that a terminal may obey."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in KEPT else UNPRINTABLE for sign in text)
 
 
 def reckonable(value: T) -> T:

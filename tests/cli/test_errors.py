@@ -82,6 +82,13 @@ def test_users_traceback_is_printed_as_it_is(runner: CliRunner, calls: Calls) ->
     assert shown.stderr == f"{calls.raised}\n"
 
 
+@pytest.mark.parametrize("voice", ["--quiet", "--verbose"])
+def test_what_a_role_says_cannot_move_a_terminal(runner: CliRunner, calls: Calls, voice: str) -> None:
+    calls.raised = RoleFailed("worker 1 failed: \x1b]0;title\x07 bad\r\n\n\tline")
+    shown = runner.invoke(app, ["run", "task.py", voice])
+    assert "worker 1 failed: ?]0;title? bad?\n\n\tline\n" in shown.stderr
+
+
 def test_verbose_adds_coveys_traceback(runner: CliRunner, calls: Calls) -> None:
     calls.raised = PlanError("this cannot work")
     shown = runner.invoke(app, ["run", "task.py", "--verbose"])

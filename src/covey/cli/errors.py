@@ -37,12 +37,14 @@ def explained(voice: Voice, *, guest: bool = False) -> Iterator[None]:
         complain("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None
     except CoveyError as error:
+        from covey.decoding import printable
+
         if guest and not isinstance(error, PeerLost):
             raise typer.Exit from None
         if voice == "verbose":
-            traceback.print_exception(error)
-        elif isinstance(error, RoleFailed):
-            print(str(error).rstrip(), file=sys.stderr)
+            print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        elif isinstance(error, RoleFailed):  # in words of a role, which may be on another host
+            print(printable(str(error)).rstrip(), file=sys.stderr)
         else:
             complain("Error:", "\n".join([str(error), *getattr(error, "__notes__", ())]))
         raise typer.Exit(REFUSED if isinstance(error, PlanError | CheckpointError) else FAILED) from None

@@ -45,8 +45,8 @@ def show(*, cache: Folder = None, output: options.OutputFlags) -> None:
     json = output.json
     with explained(output.voice):
         json_file.check(json)
-        from covey.cli.tables.console import printable
         from covey.data.stripe_cache.cache_folder import CacheFolder
+        from covey.decoding import printable
         from covey.simulate.units import format_bytes
 
         place = CacheFolder(cache)

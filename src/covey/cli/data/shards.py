@@ -66,10 +66,10 @@ def verify(
     """
     with explained(output.voice):
         json_file.check(output.json)
-        from covey.cli.tables.console import printable
         from covey.data.storage.packing import check_shards
         from covey.data.storage.packing import write_index as write
         from covey.data.storage.stored import remote
+        from covey.decoding import printable
 
         data = remote(place, format)
         wrong = {}
@@ -138,7 +138,7 @@ def _kind(value: Any) -> str:
 
 
 def _tell(output: Any, told: dict[str, Any]) -> None:
-    from covey.cli.tables.console import printable
+    from covey.decoding import printable
 
     json_file.write(output.json, text_of.dumps(told, indent=1) + "\n")
     if not output.quiet and output.json != json_file.OUTPUT:

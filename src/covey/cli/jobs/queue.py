@@ -90,7 +90,7 @@ def list_jobs(jobs: Folder = None, json: options.Json = None) -> None:
 def logs(name: Name, jobs: Folder = None) -> None:
     """Print what a job has printed."""
     with explained("normal"):
-        from covey.cli.tables.console import printable
+        from covey.decoding import printable
         from covey.jobs.job_folder import OUTPUT, JobFolder
 
         place = JobFolder(folder_of(jobs)).named(name) / OUTPUT

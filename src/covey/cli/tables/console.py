@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-KEPT = "\n\t"
-UNPRINTABLE = "?"
+from covey.decoding import printable
 
 
 class SafeConsole(Console):
@@ -17,10 +16,3 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
-
-
-def printable(text: str) -> str:
-    """The text with a question mark in place of each character that a terminal may obey."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() or sign in KEPT else UNPRINTABLE for sign in text)

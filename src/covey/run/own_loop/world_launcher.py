@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import msgspec
 
+from covey.decoding import printable
 from covey.engines.cluster.cluster_processes import ClusterProcesses
 from covey.engines.cluster.places import Places
 from covey.engines.cluster.site_messages import SiteConfig
@@ -69,7 +70,7 @@ class StderrWatcher:
         pass
 
     def say(self, line: str) -> None:
-        print(f"covey: {line}", file=sys.stderr, flush=True)
+        print(f"covey: {printable(line)}", file=sys.stderr, flush=True)  # a role may have said it
 
 
 def main(handle: int) -> int:
