@@ -54,6 +54,22 @@ def test_divided_layers_learn_what_whole_ones_learn(model: str) -> None:
     assert found.samples == 6 * 6
 
 
+class Turned(nn.Module):
+    """A weight that lies in memory as its transpose does, and belongs to no layer that can be divided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(8, 12).t() * 0.1), nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x.flatten(1)[:, :12] @ self.weight))
+
+
+def test_a_whole_weight_may_lie_in_any_order() -> None:
+    found = run(task(Turned), "allreduce with mesh(tensor=2)", 2)
+    assert apart(found, run(task(Turned), "allreduce", 1)) < 1e-10
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("members", [2, 3, 4])
 @pytest.mark.parametrize("model", MODELS)

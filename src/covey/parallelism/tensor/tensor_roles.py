@@ -125,6 +125,9 @@ def slices_of(
         name: slices.get(name, one) for name, one in trained.items()
         if name not in borrowed and (name in slices or owners[name] == me)
     }  # fmt: skip
+    for name, one in shared.items():
+        if name not in held:  # the owner's numbers come row by row, into memory that may have been that of a transpose
+            one.data = one.data.contiguous()
     divided = sum(size for name, size in numbers.items() if name in slices)
     return TensorSlices(
         group=group, held=held, runs=runs, shared=shared, owners=owners, largest=plan.largest,
