@@ -57,6 +57,17 @@ def test_a_loader_that_only_shuffles_is_dealt_out_like_its_data_set() -> None:
     assert found == Shards(23, 3, 4, 7)
 
 
+@pytest.mark.parametrize("sampler", [Y > 11, [True] * 23, [0.5] * 23, torch.linspace(0, 22, 23)])
+def test_what_is_no_number_of_a_sample_is_refused(sampler: Any) -> None:
+    with pytest.raises(PlanError, match="must give numbers of samples, and it gave .* of a mask give the places"):
+        passes(task(WHOLE, sampler=sampler))
+
+
+def test_a_sampler_may_give_numbers_of_torch_and_numpy() -> None:
+    whole = [list(range(23))] * 2
+    assert passes(task(WHOLE, sampler=torch.arange(23))) == passes(task(WHOLE, sampler=list(Y.numpy()))) == whole
+
+
 def test_a_loader_that_does_not_shuffle_keeps_its_order() -> None:
     assert passes(task(DataLoader(WHOLE, 4))) == [list(range(23))] * 2
     assert labels(task(DataLoader(WHOLE, 4)), 1, 2, 3) == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19, 21]]

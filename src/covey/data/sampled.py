@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast
+from numbers import Integral
+from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from covey.data.seeded_draws import SeededDraws, mixed
 from covey.data.shards import Shards, permutation
 from covey.errors import PlanError
 from covey.faults import in_task
+from covey.task.arguments import describe
 
 
 class SizedSampler(Hashable, Protocol):
@@ -67,7 +70,7 @@ def _drawn(sampler: SizedSampler, held: int, seed: int, epoch: int) -> Tensor:
     with in_task("sampler"), SeededDraws(mixed(seed, epoch), [getattr(sampler, "generator", None)]):
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
-        numbers = torch.tensor([int(number) for number in sampler], dtype=torch.long)
+        numbers = torch.tensor([_index(number) for number in sampler], dtype=torch.long)
     if len(numbers) != len(sampler):
         raise PlanError(
             f"Task: len(sampler) is {len(sampler)}, but it gave {len(numbers)} samples in pass {epoch}; "
@@ -77,3 +80,14 @@ def _drawn(sampler: SizedSampler, held: int, seed: int, epoch: int) -> Tensor:
         given = f"{numbers.min()} to {numbers.max()}"
         raise PlanError(f"Task: the sampler gave {given} in pass {epoch}; data has 0 to {held - 1}")
     return numbers
+
+
+def _index(number: Any) -> int:
+    """A sample's number; a mask, or a fraction, would be rounded to the numbers of other samples."""
+    value = number.item() if isinstance(number, Tensor) and number.numel() == 1 else number
+    if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
+        raise PlanError(
+            f"Task: the sampler must give numbers of samples, and it gave {describe(number)}: of a mask give the "
+            "places, mask.nonzero().flatten().tolist()"
+        )
+    return int(value)
