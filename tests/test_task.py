@@ -288,6 +288,14 @@ def test_an_optimizer_of_other_parameters_is_refused(strategy: str) -> None:
         covey.fit(stray, strategy, 2, engine="simulated", steps=1)
 
 
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp"])
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_an_optimizer_that_cannot_use_one_dense_gradient_is_refused(strategy: str, kind: Any) -> None:
+    other = make(optimizer=lambda params: kind([one for _, one in params]))
+    with pytest.raises(PlanError, match=f"{kind.__name__} .* SGD or Adam"):
+        covey.fit(other, strategy, 2, engine="simulated", steps=1)
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -41,6 +41,7 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
         optimizer = make(iter(pairs))
     if not isinstance(optimizer, Optimizer):
         raise PlanError(f"task.optimizer must return a torch Optimizer; it returned a {type(optimizer).__name__}")
+    check_gradients(optimizer)
     given = {id(parameter) for _, parameter in pairs}
     if not any(id(parameter) in given for group in optimizer.param_groups for parameter in group["params"]):
         raise PlanError(
@@ -49,6 +50,20 @@ def made(make: MakeOptimizer, pairs: list[tuple[str, nn.Parameter]]) -> Optimize
         )
     check_rates(optimizer)
     return optimizer
+
+
+def check_gradients(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that cannot step with one dense gradient."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise PlanError(
+            "torch.optim.SparseAdam takes only sparse gradients, and covey exchanges dense ones: use "
+            "nn.Embedding(…, sparse=False) with SGD or Adam"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise PlanError(
+            "torch.optim.LBFGS evaluates the loss several times in a step, and a step of covey has one gradient: use "
+            "SGD or Adam"
+        )
 
 
 def check_loaded(optimizer: Optimizer, made: Sequence[Mapping[str, Any]]) -> None:

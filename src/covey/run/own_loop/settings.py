@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from covey.errors import PlanError
-from covey.model.optimizers import Combined
+from covey.model.optimizers import Combined, check_gradients
 from covey.model.replica import Replica
 from covey.names import option
 from covey.run.own_loop.trained import check_known
@@ -30,16 +30,8 @@ def replica_of(
 ) -> Replica:  # fmt: skip
     """What a loop trains, as a role has it; `check` refuses an optimizer, or settings, that a strategy cannot do."""
     module, optimizers = one_model(model), _several(optimizer)
-    if any(isinstance(each, torch.optim.SparseAdam) for each in optimizers):
-        raise PlanError(
-            "torch.optim.SparseAdam takes only sparse gradients, and covey exchanges dense ones: use "
-            "nn.Embedding(…, sparse=False) with SGD or Adam"
-        )
-    if any(isinstance(each, torch.optim.LBFGS) for each in optimizers):
-        raise PlanError(
-            "torch.optim.LBFGS evaluates the loss several times in a step, and a step of covey has one gradient: use "
-            "SGD or Adam"
-        )
+    for each in optimizers:
+        check_gradients(each)
     whole = optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
     settings = LoopSettings(whole, check)
     for each in optimizers:
