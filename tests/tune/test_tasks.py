@@ -53,6 +53,8 @@ def test_arguments_are_written_as_they_are_read() -> None:
     ("task(1)", "write key=value"),
     ("task(rate=1, rate=2)", "rate is given twice"),
     ("task(rate=1", "there is no file|after the colon"),
+    ("task(rate=high)", "the task wants a number for 'rate', not 'high'"),
+    ("task(width=2.5)", "the task wants width: int, not 2.5"),
     ("fixed(rate=1)", "is a covey.Task, which takes no arguments"),
     ("wrong", "must return a covey.Task; it returned float 0.1"),
     ("needs", "needs rate: give it a default"),

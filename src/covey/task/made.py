@@ -26,6 +26,8 @@ def made(place: str, function: Callable[..., Any], text: str) -> Task:
     for name in given:
         if name not in known:
             raise PlanError(f"{place} has no parameter {name!r}{meant(name, known)}")
+        if why := misfit(name, given[name], known[name]):
+            raise PlanError(f"{place}({text}): {why}")
     missing = [name for name, one in known.items() if one.default is Parameter.empty and name not in given]
     missing = [name for name in missing if known[name].kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     if missing:
@@ -35,6 +37,17 @@ def made(place: str, function: Callable[..., Any], text: str) -> Task:
     if not isinstance(found, Task):
         raise PlanError(f"{place}() must return a covey.Task; it returned {describe(found)}")
     return found
+
+
+def misfit(name: str, value: Argument, parameter: Parameter) -> str:
+    """Why the function cannot take this: a word where it wants a number, or a fraction where it wants a whole one."""
+    told = getattr(parameter.annotation, "__name__", parameter.annotation)
+    usual = type(parameter.default) in (int, float)
+    if told not in ("int", "float") and not (usual and parameter.annotation is Parameter.empty):
+        return ""
+    if isinstance(value, str):
+        return f"the task wants a number for {name!r}, not {value!r}"
+    return f"the task wants {name}: int, not {value}" if told == "int" and value % 1 else ""
 
 
 def read_arguments(place: str, text: str) -> dict[str, Argument]:

@@ -10,6 +10,7 @@ from covey.catalog import resolve
 from covey.errors import CoveyError, PlanError
 from covey.names import meant
 from covey.spec.call import Scalar, SpecError
+from covey.task.made import misfit
 from covey.tune.space import CODEC, NONE, STRATEGY, Alternative, NumberRange, Space, Values
 
 
@@ -54,19 +55,13 @@ def check_space(space: Space, parameters: Mapping[str, Parameter], where: str, w
 
 def _check_kind(space: Space, name: str, values: Values, parameter: Parameter) -> None:
     """Refuse words where the function wants a number, and fractions where it wants a whole one."""
-    told = getattr(parameter.annotation, "__name__", parameter.annotation)
-    usual = type(parameter.default) in (int, float)
-    if told not in ("int", "float") and not (usual and parameter.annotation is Parameter.empty):
-        return
     if isinstance(values, NumberRange):
-        if told == "int" and not values.whole:
+        if not values.whole and misfit(name, 0.5, parameter):
             raise _wrong(space, name, f"the task wants {name}: int: write int(…) or logint(…)")
         return
     for one in values:
-        if isinstance(one.value, str):
-            raise SpecError(space.text, one.at, f"the task wants a number for {name!r}, not {one.value!r}")
-        if told == "int" and one.value % 1:
-            raise SpecError(space.text, one.at, f"the task wants {name}: int, not {one.value}")
+        if why := misfit(name, one.value, parameter):
+            raise SpecError(space.text, one.at, why)
 
 
 def _alternatives(space: Space, name: str) -> tuple[Alternative, ...]:
