@@ -351,6 +351,19 @@ class Tied(nn.Module):
         return self.head(nn.functional.linear(h, self.turn.weight.t()).tanh())
 
 
+class Turning(Tied):
+    """The first layer's weight is the last one's, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.inner(self.turn(x.flatten(1)).tanh()).tanh(), self.turn.weight.t())
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_tied_weights_that_leave_no_cut_are_named(stages: int) -> None:
+    with pytest.raises(PlanError, match="or allow cuts between its tied weights: tied=sum adds up their gradients"):
+        covey.fit(task(Turning), f"allreduce with mesh(stage={stages})", stages, engine="simulated", steps=1)
+
+
 def test_tied_weights_are_refused_or_summed() -> None:
     with pytest.raises(PlanError, match="tied"):
         run(task(Tied), "allreduce with mesh(stage=2, cut=inner)", 2, steps=1)

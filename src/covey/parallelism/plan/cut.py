@@ -98,7 +98,13 @@ def _open(profile: Profile) -> list[int]:
 
 
 def _too_few(profile: Profile, parts: int) -> str:
-    return f"the model can be cut in {len(_open(profile))} places, too few for {parts} parts: ask for fewer stages"
+    what = f"the model can be cut in {len(_open(profile))} places, too few for {parts} parts"
+    return f"{what}: ask for fewer stages{_or_tied(profile)}"
+
+
+def _or_tied(profile: Profile) -> str:
+    """What else to try where no cut may come between tied weights."""
+    return ", or allow cuts between its tied weights: tied=sum adds up their gradients" if profile.tied else ""
 
 
 def _refusal(profile: Profile, terms: CutTerms) -> str:
@@ -106,7 +112,8 @@ def _refusal(profile: Profile, terms: CutTerms) -> str:
     if terms.parts is not None and len(_open(profile)) < terms.parts - 1:
         return _too_few(profile, terms.parts)
     if terms.trains and _best(profile, replace(terms, memory=math.inf), terms.hosts) is None:
-        return f"no cut into {terms.parts} parts leaves each something to train: ask for fewer stages"
+        what = f"no cut into {terms.parts} parts leaves each something to train"
+        return f"{what}: ask for fewer stages{_or_tied(profile)}"
     need = least_memory(profile, terms)
     what = f"{terms.stages} stages" if terms.stages is not None else f"{terms.machines} machines"
     ways = ", ".join([*_ways(profile, terms), f"{format_room(need)} of memory"])

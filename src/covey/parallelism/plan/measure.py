@@ -66,7 +66,7 @@ def measure(
             )
         )
         earlier.update(map(id, trained))
-    return Profile(tuple(layers), sum(value.nbytes for value in inputs), state)
+    return Profile(tuple(layers), sum(value.nbytes for value in inputs), state, tied=bool(bound))
 
 
 def time_whole(

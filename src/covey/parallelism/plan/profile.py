@@ -35,6 +35,7 @@ class Profile:
     inputs: int = 0  # bytes of what the first layer takes
     state: float = 0.0
     fill: float = 1.0  # samples of the mean micro-batch over those of the largest, for which bytes are counted
+    tied: bool = False  # weights that several layers share forbid some cuts
 
     def __len__(self) -> int:
         return len(self.layers)
