@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,15 @@ def test_a_wait_for_the_same_that_began_later_is_another_one(
     before = roster.seen[WHO].waits
     roster.note(WHO, control.Report(3, Tally(who=WHO), waiting, since))
     assert (roster.seen[WHO].waits != before) == another
+
+
+def test_the_last_loss_stays_shown_when_no_batch_came_since(roster: Roster) -> None:
+    roster.tallies[WHO].losses, roster.tallies[WHO].batches = 6.0, 4
+    assert roster.read_loss() == 1.5
+    assert math.isnan(roster.read_loss())
+    assert roster.progress("ended", 1.0, None, {}).loss == 1.5
+    roster.tallies[WHO].losses, roster.tallies[WHO].batches = math.nan, 4
+    assert math.isnan(roster.read_loss()) and math.isnan(roster.progress("ended", 1.0, None, {}).loss or 0.0)
 
 
 def test_what_roles_did_that_are_no_more_is_kept(roster: Roster) -> None:

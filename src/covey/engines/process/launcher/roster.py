@@ -80,8 +80,11 @@ class Roster:
 
     def read_loss(self) -> float:
         """The mean training loss since this was last asked."""
-        self.loss = read_loss(self.tallies.values())
-        return self.loss
+        trained = any(tally.batches for tally in self.tallies.values())
+        found = read_loss(self.tallies.values())
+        if trained:  # else people are shown the last one that there was
+            self.loss = found
+        return found
 
     def picture(self, roles: Iterable[Address]) -> str:
         """What each of these roles does, since when, and when it was last heard."""
