@@ -247,6 +247,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": DataLoader(WHOLE, batch_size=None)}, "makes no batches .batch_size=None.*covey.join"),
     ({"data": DataLoader(WHOLE, sampler=DistributedSampler(WHOLE, 2, 0))}, "DistributedSampler.* omit it"),
     ({"data": DataLoader(WHOLE, 4), "batch_size": 8}, "its own batch_size; give it there"),
+    ({"data": DataLoader(WHOLE, 4, num_workers=2), "loaders": 0}, "its own loaders; give it there"),
     ({"data": DataLoader(WHOLE, 4), "loaders": 2}, "its own loaders"),
     ({"data": DataLoader(WHOLE, 4), "sampler": range(3)}, "its own sampler"),
     ({"data": DataLoader(WHOLE, 4), "collate_fn": padded}, "its own collate_fn"),

@@ -192,7 +192,7 @@ class Task:
             }  # fmt: skip
             for name, value in found.items():
                 given = getattr(self, name)
-                if not isinstance(given, NotGiven) and given not in (None, False, value):
+                if not (isinstance(given, NotGiven) or given is None or given is False or given == value):
                     raise PlanError(f"Task: the DataLoader has its own {name}; give it there, not to the Task as well")
                 object.__setattr__(self, name, value)
         check_transform(vars(self), self.dataset)
