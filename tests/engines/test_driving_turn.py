@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread, current_thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from covey.engines.process import control, driving_turn
 from covey.engines.process.control_lines import RoleLine
 from covey.engines.process.driving_turn import BRIEF, DrivingTurn
 from covey.engines.process.role import compute_requests
+from covey.engines.process.role import driver as driver_module
 from covey.engines.process.role.compute_thread import ComputeThread
 from covey.engines.process.role.driver import Driver
 from covey.engines.process.role.role_process import drive
 from covey.engines.process.role.running_program import RunningProgram
-from covey.engines.transport.zmq import ZmqTransport
+from covey.engines.transport.zmq import ZmqTransport, calm
+from covey.message import Address
 from covey.model.replica import Replica
 from covey.program import Compute, Effect, Sleep
 from covey.strategy import Plan, Role
@@ -78,6 +81,78 @@ def test_with_brief_work_goes_the_turn_and_it_stays(driver: Driver) -> None:
     play(driver, program)
     assert drives == [False, True, True, True, True]
     assert works == [False, True, True, True, True], "and all work is done on one thread"
+
+
+def test_work_that_is_handed_over_begins_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the thread drives that is to do it: it does not wait for messages first."""
+    monkeypatch.setattr(driver_module, "LISTEN", 2.0)
+    monkeypatch.setattr(driver_module, "BRIEF", 0.0)  # it listens before each work
+    waits, drives = list[float](), list[bool]()
+
+    async def program(driver: Driver) -> None:
+        for talks in (False, False, False, True):
+            began = time.monotonic()
+            waits.append(await Compute(time.monotonic, talks=talks) - began)
+            drives.append(current_thread() is main)
+
+    main = current_thread()
+    play(driver, program)
+    assert max(waits) < 1.0
+    assert drives == [False, True, True, False], "who asks in its middle needs one who listens"
+
+
+def test_between_works_that_are_brief_a_role_listens_now_and_then(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listened, poll = list[None](), driver.links.poll
+
+    def noted(*given: Any, **further: Any) -> Any:
+        listened.append(None)
+        return poll(*given, **further)
+
+    async def program(driver: Driver) -> None:
+        for _ in range(30):
+            await Compute(lambda: time.sleep(0.01))
+
+    monkeypatch.setattr(driver.links, "poll", noted)
+    play(driver, program)
+    assert len(listened) > 5
+    listened.clear()
+    monkeypatch.setattr(driver_module, "BRIEF", 60.0)
+    driver.quit, driver.host.compute_thread = None, ComputeThread()
+    play(driver, program)
+    assert len(listened) < 10, "not before each of thirty"
+
+
+def test_the_users_own_loop_has_a_thread_to_itself(driver: Driver) -> None:
+    """It computes when it likes: whoever drives has to be another one."""
+    drives = list[bool]()
+
+    async def program(driver: Driver) -> None:
+        for _ in range(3):
+            await Compute(here)
+            drives.append(current_thread() is main)
+
+    main = current_thread()
+    driver.line.loop = lambda word: None
+    play(driver, program)
+    assert drives == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("places", "blocked", "waiting", "expected"),
+    [([ME, YOU], False, False, True), ([ME], False, False, False), ([ME, YOU], True, False, False),
+     ([ME, YOU], False, True, False)],
+)  # fmt: skip
+def test_a_role_need_not_listen_where_all_share_memory_and_nothing_waits_to_leave(
+    places: list[Address], blocked: bool, waiting: bool, expected: bool
+) -> None:
+    segment = SimpleNamespace(segment=SimpleNamespace(places=dict.fromkeys(places)))
+    links = {YOU: SimpleNamespace(blocked=blocked, waiting=waiting)}
+    there: Any = SimpleNamespace(lanes=object(), memory=segment, book=dict.fromkeys([ME, YOU], ""), links=links)
+    assert calm(there) == expected
+    there.lanes = None
+    assert not calm(there), "messages come by sockets"
 
 
 @pytest.mark.parametrize("talks", [False, True])
@@ -173,10 +248,27 @@ def test_the_drivers_thread_takes_it_when_called_or_after_a_while(called: bool) 
     assert called or took[0] - laid >= BRIEF
 
 
+def test_after_brief_work_the_other_thread_is_not_called_before_the_turn_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread, free = ComputeThread(), list[bool]()
+
+    def called() -> None:
+        if found := thread.turn.take():
+            thread.turn.lay()
+        free.append(found)
+
+    assert not thread.turn.take(), "this thread drives"
+    monkeypatch.setattr(thread.turn, "call", called)
+    assert thread.do_in_turn(here) and free == [False]
+    thread.close()
+
+
 def test_a_call_of_an_earlier_turn_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driving_turn, "BRIEF", 5.0)
     turn = DrivingTurn()
     turn.lay()
+    turn.call()
     turn.call()
     assert turn.take()
     turn.lay()
@@ -185,7 +277,20 @@ def test_a_call_of_an_earlier_turn_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     time.sleep(0.2)
     assert waiting.is_alive(), "nobody has called since"
     turn.call()
-    waiting.join()
+    waiting.join(2.5)
+    assert not waiting.is_alive()
+
+
+def test_it_has_been_free_for_too_long_since_it_was_laid(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    monkeypatch.setattr(driving_turn, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    turn = DrivingTurn()
+    turn.lay()
+    waiting = Thread(target=turn.wait, daemon=True)
+    waiting.start()
+    now[0] += 1.01 * BRIEF
+    waiting.join(2.0)
+    assert not waiting.is_alive()
 
 
 def test_who_waits_while_the_other_is_stuck_uses_no_cpu() -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from threading import Semaphore
 
 DRIVER = "driver"  # the name of the driver's own thread
-BRIEF = 0.02  # seconds for which nobody listens, at most: as long as between two reports
+BRIEF = 0.02  # seconds of work, as long as between two reports; nobody listens for twice that, at most
 
 
 class DrivingTurn:

@@ -76,14 +76,15 @@ class Driver:
         try:
             self.requests.hear()
             while not self.quit:
+                self.resume_ready()
+                if self.requests.running and not self.requests.brief:
+                    break  # this thread is to do it, and must not wait for messages before
                 self.round(obey)
                 if work := self.requests.brief:
                     self.requests.brief = None
                     if not compute_thread.do_in_turn(work):
                         return
                     self.requests.hear()
-                elif self.requests.running:
-                    break
         except BaseException as failure:  # the driver's thread raises it
             self.failure = failure
         compute_thread.turn.lay()
