@@ -14,25 +14,33 @@ import covey
 from covey.calibrate.fitting import ClusterCorrection, ClusterFit
 from covey.calibrate.rehearsal import (
     BRIEF,
+    FEWEST,
     LATE,
     LEAST,
+    LOAD,
     SERVERS,
+    SPEED,
     STEPS,
+    TELLING,
     THOROUGH,
     WORKERS_ALONE,
     RealRuns,
     RehearsalTerms,
     corrected,
+    corrections,
     delayed,
     foreseen,
     loaded,
     rehearsed,
     slowed,
+    wholly,
     widened,
     woken,
 )
+from covey.errors import PlanError
 from covey.observe.contention import Contention
 from covey.observe.result import Result
+from covey.observe.step_time import recorded_step
 from covey.simulate import Bytes, BytesPerSecond, Cluster, CpuTime, Handling, Link, Machine, Seconds, load, written
 from covey.task import Task, load_task
 
@@ -133,6 +141,72 @@ def test_a_strategy_is_off_by_what_the_others_do_not_tell_of_it() -> None:
     assert apart == pytest.approx({"one": 0.5 - 0.8 * weight, "like it": 0.8 - 0.5 * weight}, abs=0.01)
 
 
+@pytest.mark.parametrize("many", [TELLING - 1, TELLING])
+def test_four_strategies_say_how_far_off_others_are(many: int) -> None:
+    near = replace(LAB, link=replace(LAB.link, latency=Seconds(0)))
+    rates = {f"s{number}": 0.0 for number in range(many)}
+    real = dict.fromkeys(rates, 1.0) | {"s0": exp(0.4)}
+    found = corrected(near, real, linear(rates))
+    assert found.error == (pytest.approx(0.2) if many == TELLING else 0.0), "the root of the mean square, of 0.4 in 4"
+
+
+def test_each_correction_changes_all_that_it_speaks_of() -> None:
+    tolls = Handling(send=TOLL, receive=TOLL, sums=TOLL, step=Seconds(1e-3), report=Seconds(1e-5))
+    plain = replace(HERE, handling=tolls, update=Seconds(1e-9), links={"node1": Link()}, machines=LAB.machines)
+    slow, dear, late = slowed(plain, 1.0), loaded(plain, 1.0), delayed(plain, 2.0)
+    assert {slow.compute / plain.compute, slow.update / plain.update, slow.handling.step / tolls.step} == {exp(SPEED)}
+    for toll in (dear.handling.send, dear.handling.receive, dear.handling.sums):
+        assert toll.each == exp(LOAD) * TOLL.each
+    assert dear.handling.report == tolls.report and slow.handling.send == TOLL
+    assert late.link.latency - plain.link.latency == pytest.approx(2 * LATE)
+    assert late.links["node1"].latency == late.link.latency, "hosts with links of their own, too"
+
+
+def test_nobody_waits_less_than_not_at_all() -> None:
+    for cluster in (HERE, LAB, SLOW):
+        signs = {one.change: one.least for one in corrections(cluster)}
+        assert all(signs[change] == 0.0 for change in (delayed, woken) if change in signs)
+    assert len(corrections(HERE)) == len(corrections(SLOW)) == 4 and len(corrections(LAB)) == 3
+
+
+def test_the_median_of_real_runs_counts(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(runs: RealRuns, *_: Any) -> None:
+        runs.found.append((0.1, 0.3, 0.2)[runs.turns])
+        runs.turns += 1
+
+    known = list[Any]()
+    monkeypatch.setattr(RealRuns, "run", run)
+    monkeypatch.setattr("covey.calibrate.rehearsal.foreseen", lambda *_: 0.1)
+    monkeypatch.setattr("covey.calibrate.rehearsal.corrected", lambda cluster, real, measure: known.append(real))
+    rehearsed(HERE, task, task, "local", 1, lambda text: None, RehearsalTerms(specs=("bsp",)))
+    assert known == [{"bsp": 0.2}]
+
+
+def test_real_runs_compute_as_the_task_will(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[dict[str, Any]]()
+
+    def fit(*_: Any, **options: Any) -> Any:
+        asked.append(options)
+        raise PlanError("it was only asked")
+
+    monkeypatch.setattr("covey.calibrate.rehearsal.fit", fit)
+    RealRuns("bsp", None, THOROUGH).run(task, "local", 3)
+    assert (asked[0]["threads"], asked[0]["engine"], asked[0]["scores"]) == (3, "local", 0)
+
+
+@pytest.mark.parametrize("steps", [FEWEST, 17, STEPS])
+def test_runs_have_whole_periods_however_many_steps(steps: int, task: Task) -> None:
+    """A step of 2 ms and an exchange of 40 in every fourth: short real runs are foreseen by long ones."""
+    assert wholly(steps) == steps == wholly(steps + 1)
+    far = replace(LAB, handling=Handling(), link=Link(latency=Seconds(0.02)))
+    found = covey.fit(
+        task, "local_sgd(period=4)", 2, engine="simulated", cluster=far, steps=steps, timing_only=True, traced=True
+    )
+    assert found.recording and recorded_step(found.recording) == pytest.approx(
+        foreseen(task, "local_sgd(period=4)", far), rel=1e-3
+    )
+
+
 def test_what_was_learned_is_in_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
     cluster = replace(widened(woken(HERE, 1.6), 1.0), error=0.07, sharing="tcp")
     (tmp_path / "cluster.toml").write_text(written(cluster))
@@ -201,4 +275,4 @@ def test_slow_steps_are_few_and_run_once(task: Task, monkeypatch: pytest.MonkeyP
         found = RealRuns("bsp", expected, RehearsalTerms(longest=longest))
         while not found.over:
             found.run(task, "local", 1)
-    assert [steps for _, _, steps in made] == [STEPS] * 3 + [30] * 3 + [10]
+    assert [steps for _, _, steps in made] == [STEPS] * 3 + [29] * 3 + [FEWEST]

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from covey.calibrate.fitting import ClusterCorrection, ClusterFit, Measure
 from covey.errors import CoveyError
-from covey.observe.step_time import recorded_step
+from covey.observe.step_time import WARM, recorded_step
 from covey.run import fit
 from covey.simulate import Bytes, Cluster, CpuTime, Link, Seconds
 from covey.task import Task
@@ -24,7 +24,8 @@ SERVERS, WORKERS_ALONE = (
     ("allreduce", "local_sgd(period=4)", "dpsgd over ring"),
 )
 WORKERS = 2
-STEPS, FEWEST, LONGEST = 40, 10, 3.0  # of a run; of one with slow steps; seconds for all runs of a strategy, about
+PERIOD = 4  # steps between two exchanges, at most: runs have whole periods after a beginning that does not count
+STEPS, FEWEST, LONGEST = 41, 13, 3.0  # of a run; of one with slow steps; seconds for all runs of a strategy, about
 TELLING = 4  # strategies from which it is known how far off others are
 LEAST = 0.05  # error: real runs of one strategy differ by as much
 SPEED, LOAD, WINDOWS = 0.15, 0.3, 2.0  # how far off parts usually are: the standard deviation of a logarithm
@@ -66,8 +67,7 @@ class RealRuns:
 
     def run(self, task: Task | str, engine: str, threads: int) -> None:
         """Once more; what other programs disturbed does not count, nor what cannot train this task."""
-        longest, expected = self.terms.longest, self.expected
-        steps = max(FEWEST, min(STEPS, round(longest / expected))) if expected else FEWEST
+        steps = wholly(self.terms.longest / self.expected) if self.expected else FEWEST
         seed, self.turns = self.turns, self.turns + 1
         try:
             result = fit(
@@ -169,6 +169,12 @@ def delayed(cluster: Cluster, size: float) -> Cluster:
 def widened(cluster: Cluster, size: float) -> Cluster:
     """With flows that begin with a larger window: those that share a link have more equal parts of it."""
     return replace(cluster, window=Bytes(max(1, round(cluster.window * math.exp(WINDOWS * size)))))
+
+
+def wholly(steps: float) -> int:
+    """About as many steps, in whole periods: in virtual time and for real they then have as many exchanges each."""
+    begun = 1 + WARM
+    return max(FEWEST, min(STEPS, begun + PERIOD * round((steps - begun) / PERIOD)))
 
 
 def foreseen(task: Task, spec: str, cluster: Cluster) -> float | None:
