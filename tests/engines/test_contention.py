@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,11 +33,20 @@ def spinners() -> Iterator[list[int]]:
 def test_a_run_beside_a_busy_program_has_waited_for_its_core(spinners: list[int]) -> None:
     meter = ContentionMeter(spinners[:1])
     time.sleep(0.6)
-    found = meter.result()
+    found = meter.result(spinners[:1])
     assert found is not None and found.delay is not None and found.others is not None
     assert found.delay > 0.25, "the other one had the core half of the time"
     assert found.others > 0.15 and 0 < found.cpu < found.cores
     assert found.pressure is None or 0 <= found.pressure <= 1
+
+
+def test_where_roles_were_lost_or_came_nobody_is_blamed(spinners: list[int]) -> None:
+    meter = ContentionMeter(spinners[:1])
+    time.sleep(0.1)
+    assert meter.result(spinners[:1]) is not None and meter.result(spinners) is None, "one joined"
+    os.kill(spinners[0], signal.SIGKILL)
+    os.waitpid(spinners[0], 0)
+    assert meter.result(spinners[:1]) is None, "what it had used is counted no more"
 
 
 def test_what_was_counted_is_divided_by_the_time() -> None:
@@ -52,9 +62,9 @@ def test_what_linux_does_not_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch)
     found = difference(blind, later, cores=2)
     assert found is not None and (found.others, found.delay, found.pressure) == (None, None, None)
     assert found.disturbed is None
-    assert ContentionMeter([]).result() is None, "roles of another machine"
+    assert ContentionMeter([]).result([]) is None, "roles of another machine"
     monkeypatch.setattr(contention_meter, "SHORTEST", 1e9)
-    assert ContentionMeter([os.getpid()]).result() is None, "over at once"
+    assert ContentionMeter([os.getpid()]).result([os.getpid()]) is None, "over at once"
 
 
 @pytest.mark.parametrize(

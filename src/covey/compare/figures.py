@@ -207,8 +207,9 @@ def remarks(whole: Comparison) -> list[str]:
     if disturbed:
         found.append(f"Other programs disturbed {disturbed} of {len(whole.outcomes)} runs, which do not count.")
     real = [run for run in whole.outcomes if run.result is not None and run.result.engine != "simulated"]
-    if any(run.disturbed is None for run in real):
-        found.append("Whether other programs disturbed the runs was not checked: this system does not tell.")
+    if unknown := sum(run.disturbed is None for run in real):
+        why = "this system does not tell, or roles were lost or came"
+        found.append(f"Whether other programs disturbed {unknown} of {len(real)} runs was not checked: {why}.")
     if whole.interrupted:
         found.append("The comparison was interrupted; what was finished is shown.")
     return found

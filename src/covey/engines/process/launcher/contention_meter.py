@@ -33,9 +33,12 @@ class ContentionMeter:
         self.pids = list(pids)
         self.began = read(self.pids) if self.pids else None
 
-    def result(self) -> Contention | None:
-        """What happened since; None where the run lives elsewhere, or was over at once."""
-        if self.began is None:
+    def result(self, pids: Iterable[int]) -> Contention | None:
+        """What happened since, where these are the roles now; None where the run lives elsewhere, or was over at once.
+
+        None, too, where roles were lost or came: what these used would look like other programs'.
+        """
+        if self.began is None or {*pids} != {*self.pids} or any(cpu(pid) < 0 for pid in self.pids):
             return None
         return difference(self.began, read(self.pids), len(os.sched_getaffinity(0)))
 

@@ -25,7 +25,7 @@ class RunClock:
         self._contention = ContentionMeter(self.processes.pids)
 
     def contention(self) -> Contention | None:
-        return self._contention.result() if self._contention else None
+        return self._contention.result(self.processes.pids) if self._contention else None
 
     def begin(self, lost: LostAttempt | None) -> None:
         """All roles train."""
