@@ -16,7 +16,7 @@ from covey.advise import choose, conclude, predict
 from covey.advise.candidates import candidates
 from covey.advise.choose import _guessed, advise
 from covey.advise.estimate import Estimate
-from covey.advise.known import EARLY_BATCHES, THUMB, UNPROVEN, Curve, Known
+from covey.advise.known import EARLY_BATCHES, STEP_ERROR, THUMB, UNPROVEN, Curve, Known
 from covey.advise.predict import StepTime, samples_needed, slowest
 from covey.advise.ranked import Advice
 from covey.advise.situation import Situation, look, skew, time_batch
@@ -244,6 +244,7 @@ def test_a_few_real_steps_do_not_outweigh_what_was_foreseen(task: Task) -> None:
     assert behind.error < unmeasured.error
     second.real = []
     assert known.step(first).value == 0.1, "the only one that was measured is what it was"
+    assert known.step(first).error == pytest.approx(STEP_ERROR["real steps"]), "and counts once"
 
 
 def test_what_rules_of_thumb_say_of_averages(task: Task) -> None:

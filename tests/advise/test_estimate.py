@@ -42,3 +42,8 @@ def test_of_two_estimates_the_surer_counts_more() -> None:
 def test_before_needs_more_than_a_smaller_number() -> None:
     assert Estimate(1.0, 0.05).before(Estimate(1.3, 0.05))
     assert not Estimate(1.0, 0.05).before(Estimate(1.1, 0.05))
+
+
+def test_a_median_is_less_sure_than_a_mean() -> None:
+    assert estimated([1.0] * 2, 0.1).error == pytest.approx(spread([1.0] * 2, 0.1) / math.sqrt(2))
+    assert estimated([1.0] * 3, 0.1).error == pytest.approx(1.2 * spread([1.0] * 3, 0.1) / math.sqrt(3))

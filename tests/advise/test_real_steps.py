@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from covey.advise.choose import _guessed, advise
 from covey.advise.conclude import conclude
 from covey.advise.known import Curve, Known
 from covey.advise.predict import StepTime, round_to_periods
-from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, RealSteps, measure_best, to_spend
+from covey.advise.real_steps import FEWEST, FIRSTS, ROUNDS, SPEND, START, RealSteps, measure_best, to_spend
 from covey.advise.situation import look
 from covey.advise.trials.level import Level
 from covey.advise.trials.trial import SPEND as SPENT_ON_TRIALS
@@ -207,6 +208,45 @@ def test_of_periods_only_whole_ones_are_measured(spec: str, steps: int) -> None:
     found.rows = [_guessed(Candidate(spec=spec, strategy=resolve(spec, 2)), found.now)]
     measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), lambda _: None)
     assert next(many for name, _, many, turn in asked if name == spec and turn == 0) == steps
+
+
+def test_a_long_period_is_measured_once_whole() -> None:
+    assert round_to_periods(resolve("bmuf(period=32)", 2), 10, 5) == 37
+
+
+def test_each_turn_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = list[int]()
+
+    def fit(*_: Any, **options: Any) -> Any:
+        seeds.append(options["seed"])
+        raise PlanError("it was only asked")
+
+    monkeypatch.setattr("covey.advise.real_steps.fit", fit)
+    for turn in range(3):
+        with pytest.raises(PlanError):
+            RealSteps(task=DIGITS, engine="local", workers=2, seed=5).measure("bsp", 2, 30, turn)
+    assert seeds == [5, 6, 7]
+
+
+def test_starting_processes_takes_time_of_the_minute_too() -> None:
+    now = look(load_task(DIGITS), 2, from_flags(compute="1us"))
+    assert to_spend(now) == pytest.approx(START * (len(ROUNDS) + sum(many for many, _ in ROUNDS)), abs=0.01)
+
+
+def test_a_calibrated_cluster_says_how_far_off_steps_are() -> None:
+    found = known(compute="5ms")
+    row = found.rows[0]
+    row.timing = "virtual time"
+    usual = found.step(row).error
+    found.now = replace(found.now, cluster=replace(found.now.cluster, error=3 * usual))
+    assert found.step(row).error == 3 * usual
+    row.timing = "formulas"
+    assert found.step(row).error != 3 * usual, "that was said of virtual time"
+
+
+def test_one_late_run_of_two_is_not_most() -> None:
+    late, there = TrialOutcome(late=True), TrialOutcome(samples=9.0)
+    assert not Curve({0: late, 1: there}).missed and Curve({0: late, 1: late, 2: there}).missed
 
 
 def test_a_period_that_takes_too_long_is_not_measured() -> None:

@@ -35,3 +35,16 @@ def test_a_report_in_a_long_wait_is_no_work_on_a_message() -> None:
     notes |= {"part": 4.0, "part of a step": 0.5}
     found = MeasuredMeans(notes, big).handling()
     assert found.receive.of(big) == pytest.approx(0.0003 + 0.0004, rel=1e-3)
+
+
+def test_sums_messages_and_steps_by_their_bytes() -> None:
+    """Vectors of 8,000 bytes; an eighth of the parameters, 1,000 bytes, takes 30 % of a whole step of 1 ms."""
+    notes = {f"send {SMALL}": 0.001, "send 1064": 0.003, f"receive {SMALL}": 0.0, "receive 1064": 0.0, "report": 0.0}
+    notes |= {f"reports while receiving {size}": 0.0 for size in (SMALL, 1064)}
+    notes |= {"tiny sum": 1e-6, "sum": 17e-6, "model": 8000.0}
+    notes |= {"step": 0.001, "part": 1000.0, "part of a step": 0.3}
+    found = MeasuredMeans(notes, 1064).handling()
+    assert found.send == CpuTime(each=Seconds(0.001), byte=Seconds(pytest.approx(0.002 / 1000)))
+    assert found.sums == CpuTime(each=Seconds(1e-6), byte=Seconds(pytest.approx(1e-9))), "two vectors are read"
+    byte = 0.0007 / 7000
+    assert found.step == pytest.approx(0.001 - 8000 * byte), "what does not depend on the bytes"

@@ -271,6 +271,23 @@ def test_words_about_incarnations_are_in_no_checkpoint(driver: Driver) -> None:
     assert state_of(driver.host, replica, held=False, ended=False, seconds=0.0).mailbox == [ping]
 
 
+def test_a_report_tells_what_the_role_waits_for_and_how_much_still_comes(driver: Driver) -> None:
+    """So a launcher knows a role that only waits from one to which messages are under way."""
+    program: Any = idle(Any, Any)  # type: ignore[arg-type]
+    running, told = RunningProgram(program, main=True), list[Any]()
+    running.wants(Receive((Ping,)))
+    driver.programs.running.append(running)
+    driver.line.tell = told.append  # type: ignore[method-assign]
+    driver.metrics.watch.start()
+    driver.links.reader.frames = 7
+    driver.report(now=True)
+    driver.programs.held = running
+    driver.report(now=True)
+    program.close()
+    assert [word.frames for word in told] == [7, 7]
+    assert told[0].waiting == str(running.effect) and told[1].waiting == "", "one that is held waits for nobody"
+
+
 def test_memory_is_told_in_bytes(driver: Driver) -> None:
     """As Linux tells it in its other units: the most that this process has had in its memory."""
     driver.metrics.line = line = Told()  # type: ignore[assignment]

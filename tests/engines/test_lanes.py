@@ -90,6 +90,7 @@ def test_small_messages_need_no_socket(host: Host) -> None:
         host.send(number, numbers=number)
         (came,) = host.receive(1)
         assert came.number == number and came.what.nbytes == 4 * number
+        assert host.b.reader.frames == number + 1, "what comes by a lane is movement, too"
     host.a._link(B).socket.close(linger=0)  # nothing more can leave by it
     host.send(50)
     assert host.receive(1)[0].number == 50 and socketed(host.a, B) == 0
@@ -267,6 +268,7 @@ def test_a_third_role_keeps_its_lanes_when_another_is_lost() -> None:
         (Frame(OPEN, 0, 0, 0, 0, b"x" * 16).pack(), "of another run"),
         (Frame(DATA, 0, 4, 0, 0).pack() + b"1234", "where only whole ones go"),
         (Frame(OPEN, 0, 5, 0, 0).pack() + b"nonse", "an invalid message header"),
+        (Frame(OPEN, 0, 5, 0, 8).pack() + b"nonse", "without the 8 bytes that it said came with it"),
     ],
 )
 def test_nonsense_in_a_lane_is_refused(host: Host, frame: bytes, says: str) -> None:

@@ -87,6 +87,25 @@ def test_a_worker_that_is_asked_for_too_soon_or_too_late_is_forgotten() -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
+def test_a_program_that_hears_sigusr1_itself_goes_on_hearing_it() -> None:
+    heard, requests = list[int](), JoinRequests()
+    signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        forget_join_requests()
+        with asked_to_join(requests):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1] and requests.taken(9) == 0
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def test_no_more_join_than_there_are_seats() -> None:
+    requests = JoinRequests()
+    for _ in range(3):
+        requests(signal.SIGUSR1, None)
+    assert requests.taken(2) == 2 and requests.taken(2) == 0, "the third is forgotten"
+
+
 @pytest.mark.parametrize(("workers", "heard"), [("1:2", False), ("2", True)])
 def test_only_a_range_forgets_who_is_asked_for_before_it_trains(workers: str, heard: bool) -> None:
     try:

@@ -395,7 +395,7 @@ def test_a_message_of_one_piece_comes_in_one_go(two: Two) -> None:
     two.a.offer(B, load(3, FRAME // 4))
     two.a.offer(B, load(4, FRAME // 2))
     assert [message.step for message in two.collect(2)] == [3, 4]
-    assert two.a.links[B].socketed == 1 + 2
+    assert two.a.links[B].socketed == two.b.reader.frames == 1 + 2
 
 
 # --- what is refused
@@ -644,6 +644,17 @@ def test_what_a_restarted_role_sends_before_one_hears_of_that_waits_until_one_do
     assert two.b.received[A] == 3 and two.b.reader.early.nbytes == 0 and not two.b.reader.early.waiting
 
 
+@pytest.mark.parametrize("wrong", [FRAME - 4, FRAME + 4])
+def test_bytes_that_waited_fit_or_their_message_is_given_up(wrong: int) -> None:
+    inbox = Inbox([A, B], LIMIT)
+    header, _ = pack(load(0))
+    assert inbox.open(Frame(OPEN, 0, len(header), 1, 0), memoryview(header)) is None
+    with pytest.raises(WireError, match=f"{wrong} bytes in a frame of {FRAME}"):
+        inbox.put(Frame(DATA, 0, FRAME, 1, 0), bytes(wrong))
+    with pytest.raises(WireError, match="not open"):
+        inbox.put(Frame(DATA, 0, FRAME, 1, 0), bytes(FRAME))
+
+
 def test_what_waits_of_an_incarnation_that_is_over_is_dropped(two: Two) -> None:
     restarted(two, 1)
     two.a.offer(B, note(1))
@@ -661,7 +672,8 @@ def test_no_more_waits_than_there_is_room_for(two: Two) -> None:
     two.b.reader.early.limit = 1000
     two.a.offer(B, load(0, count=100))
     two.a.offer(B, load(1, count=1000))
-    while not two.b.refusals.counts:
+    two.a.offer(B, load(2, count=150))
+    while two.b.refusals.total < 2:
         two.a.poll(0)
         two.b.poll(0.001)
     assert ["incarnation 1 of worker 0 is refused" in told for told in two.b.refusals.counts] == [True]
