@@ -96,6 +96,19 @@ def test_where_one_worker_alone_is_surely_faster_a_few_strategies_are_measured_o
     assert all(found.relative(row).interval[0] > 1 for row in found.rows if row.real)
 
 
+def test_what_cannot_run_here_is_none_of_the_first_few() -> None:
+    class Fails(Rigged):
+        def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:
+            super().measure("one", workers, steps, turn)
+            if workers == 2 and len([one for one in asked if one[1] == 2]) <= 2:
+                raise PlanError("it cannot run here")
+            return 0.02 if workers == 1 else 0.03
+
+    asked.clear()
+    measure_best(trained(3.0, compute="5ms"), Fails(task=DIGITS, engine="local", workers=2), lambda _: None)
+    assert len([one for one in asked if one[1] == 2]) == 2 + FIRSTS
+
+
 def test_the_only_rival_of_one_worker_alone_is_measured_again() -> None:
     class Close(Rigged):
         def measure(self, spec: str, workers: int, steps: int, turn: int) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,8 +125,35 @@ def test_between_works_that_are_brief_a_role_listens_now_and_then(
     assert len(listened) < 10, "not before each of thirty"
 
 
-def test_the_users_own_loop_has_a_thread_to_itself(driver: Driver) -> None:
-    """It computes when it likes: whoever drives has to be another one."""
+def test_who_has_work_that_is_not_brief_calls_the_other_thread_to_listen(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving_turn, "BRIEF", 5.0)
+    listened, poll = Event(), driver.links.poll
+
+    def noted(*given: Any, **further: Any) -> Any:
+        listened.set()
+        return poll(*given, **further)
+
+    def meanwhile() -> bool:
+        listened.clear()
+        return listened.wait(2.5)
+
+    async def program(driver: Driver) -> None:
+        for _ in range(2):
+            await Compute(here)
+        assert await Compute(meanwhile, talks=True)
+
+    monkeypatch.setattr(driver.links, "poll", noted)
+    play(driver, program)
+
+
+@pytest.mark.parametrize(("loop", "peaceful"), [(True, True), (False, False)])
+def test_work_of_a_loop_or_beside_messages_that_wait_is_handed_over(
+    driver: Driver, loop: bool, peaceful: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own loop computes when it likes: whoever drives has to be another one."""
+    monkeypatch.setattr(compute_requests, "calm", lambda links: peaceful)
     drives = list[bool]()
 
     async def program(driver: Driver) -> None:
@@ -134,7 +162,7 @@ def test_the_users_own_loop_has_a_thread_to_itself(driver: Driver) -> None:
             drives.append(current_thread() is main)
 
     main = current_thread()
-    driver.line.loop = lambda word: None
+    driver.line.loop = (lambda word: None) if loop else None
     play(driver, program)
     assert drives == [False, False, False]
 
@@ -246,6 +274,19 @@ def test_the_drivers_thread_takes_it_when_called_or_after_a_while(called: bool) 
     waiting.join(5.0)
     assert took and not turn.take()
     assert called or took[0] - laid >= BRIEF
+
+
+def test_work_that_asks_its_peers_does_not_count_as_brief() -> None:
+    thread, question = ComputeThread(), asking()
+    thread.close()  # nobody answers
+    thread.do_in_turn(lambda: thread.consult(question))
+    question.close()
+    assert thread.took == math.inf
+    thread.do_in_turn(here)
+    assert thread.took < 1.0
+
+
+async def asking() -> None: ...
 
 
 def test_after_brief_work_the_other_thread_is_not_called_before_the_turn_is_back(

@@ -109,6 +109,19 @@ def test_a_run_stands_still_only_where_all_roles_say_that_they_wait(
         assert len(said) == 1 and said[0].startswith("a long wait:")
 
 
+def test_a_wait_while_the_clock_of_training_stands_still_is_none(
+    roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the model is scored everybody waits."""
+    notices: Any = SimpleNamespace(say=pytest.fail, refused=SimpleNamespace(lines=list))
+    processes: Any = None
+    check = StallCheck(roster, processes, OwnLoops(ROLES[:2], True, lambda roles, word: None), notices, 1.0)
+    for seen in roster.seen.values():
+        seen.waiting, seen.since = "Params from server 0", 0.5
+    monkeypatch.setattr(check.silence, "quiet", lambda key: 0.0 if key[0] == "word" else 99.0)
+    check.check()
+
+
 @pytest.mark.parametrize(("waited", "stalls"), [(19.0, False), (21.0, True)])
 def test_who_still_receives_does_not_stand_still_but_not_for_ever(
     roster: Roster, waited: float, stalls: bool, monkeypatch: pytest.MonkeyPatch

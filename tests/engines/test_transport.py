@@ -611,6 +611,18 @@ def test_what_is_too_old_to_be_known_counts_as_seen() -> None:
     assert window.first(1001 - window.WINDOW) and not window.first(1001 - window.WINDOW)
 
 
+def test_what_lies_unread_is_acknowledged_when_half_a_window_was_taken() -> None:
+    credits = Credits(window=40)
+    credits.came[B] = 19
+    assert credits.due(B, lambda who: False) is None
+    credits.came[A], credits.unread[A] = 100, 90
+    assert credits.due(A, lambda who: False) is None and not credits.told[A], "ten of twenty were taken"
+    credits.unread[A] = 75
+    assert credits.due(A, lambda who: False) == 25 == credits.told[A]
+    assert credits.due(A, lambda who: False) is None
+    assert credits.due(A, lambda who: True) == 100
+
+
 def test_what_was_taken_is_never_less_than_before() -> None:
     link = object.__new__(PeerLink)
     link.offered, link.credited = 10, 5
