@@ -13,7 +13,7 @@ import torch
 import covey
 from covey.engines.virtual.agenda import Agenda
 from covey.engines.virtual.cores import Cores, RoleThread
-from covey.engines.virtual.cpu_charging import ChargedLinks, CpuChargingEngine
+from covey.engines.virtual.cpu_charging import ChargedLinks, CpuChargingEngine, _portion
 from covey.engines.virtual.effort import Effort
 from covey.exchange.codec_observer import told
 from covey.program import Send
@@ -337,3 +337,8 @@ def test_what_takes_long_on_its_link_is_worked_on_meanwhile(rate: float, apart: 
     free = replace(CALM, compute=Seconds(1e-3), link=link, machines=(Machine(cores=9),) * 2)
     dear = replace(free, link=replace(link, cpu=CpuTime(byte=Seconds(1e-7))))
     assert step("dpsgd over ring", dear) - step("dpsgd over ring", free) == pytest.approx(2 * 1e-7 * apart)
+
+
+def test_the_slower_end_of_a_link_says_what_takes_long_on_it() -> None:
+    uneven = replace(CALM, link=Link(bandwidth=BytesPerSecond(1e8)), links={"b": Link(bandwidth=BytesPerSecond(1e6))})
+    assert _portion(uneven, "a", "b") == _portion(uneven, "b", "a") == 5000 < _portion(uneven, "a", "c")

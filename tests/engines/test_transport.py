@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -398,6 +399,15 @@ def test_a_message_of_one_piece_comes_in_one_go(two: Two) -> None:
     assert two.a.links[B].socketed == two.b.reader.frames == 1 + 2
 
 
+def test_what_has_left_counts_where_no_more_than_a_rate_may_leave(two: Two) -> None:
+    left: list[float] = []
+    link = two.a._link(B)
+    link.bucket = SimpleNamespace(pour=left.append, pause=lambda: 0.0)  # type: ignore[assignment]
+    two.a.offer(B, load(1))
+    two.collect(1)
+    assert 4 * LARGE < sum(left) < 4 * LARGE + FRAME and max(left) < 2 * FRAME
+
+
 # --- what is refused
 
 
@@ -471,6 +481,22 @@ def test_the_malformed_is_refused(two: Two, stranger: zmq.Socket[bytes], sent: l
     two.a.offer(B, note(5))
     assert [message.step for message in two.collect(1)] == [5]
     assert two.b.received == {A: 1}
+
+
+def test_what_comes_beside_zeromq_is_movement_too(two: Two) -> None:
+    two.b.reader.proved(Frame(DATA, 0, 4, 9, 0), b"1234", [])
+    assert two.b.reader.frames == 1 and two.b.refusals.total == 1
+
+
+def test_what_follows_in_a_refused_frame_is_no_frame(two: Two, stranger: zmq.Socket[bytes]) -> None:
+    """Numbers of a model may look like anything, also like a frame."""
+    header, _ = pack(note(7))
+    hidden = Frame(OPEN, 0, len(header), 1, 0).pack() + header
+    stranger.send_multipart([data(len(hidden), number=5), hidden])
+    two.until(lambda _: two.b.refusals.total > 0)
+    two.a.offer(B, note(5))
+    assert [message.step for message in two.collect(1)] == [5]
+    assert two.b.received == {A: 1} and two.b.refusals.total == 1
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
