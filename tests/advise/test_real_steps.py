@@ -269,7 +269,7 @@ def test_a_period_that_takes_too_long_is_not_measured() -> None:
     told: list[str] = []
     measure_best(found, Rigged(task=DIGITS, engine="local", workers=2), told.append)
     assert {name for name, *_ in asked} <= {ALONE} and not found.rows[0].real
-    assert "not measuring bmuf(period=32): its exchange comes after more steps than there is time for" in told
+    assert "not measuring bmuf(period=32): one period of its exchange takes too long" in told
 
 
 def test_all_runs_together_compute_no_longer_than_what_is_to_spend() -> None:
