@@ -20,7 +20,7 @@ class DrivingTurn:
 
     def __init__(self) -> None:
         self._free: deque[float] = deque(maxlen=1)  # since when neither has it
-        self._calls = Semaphore(0)
+        self._calls, self._lays = Semaphore(0), Semaphore(0)
         self._laid = 0  # how often
         self._resting = False  # the driver's thread sleeps until it is laid
 
@@ -31,7 +31,7 @@ class DrivingTurn:
         self._laid += 1
         self._free.append(time.monotonic())
         if self._resting:
-            self._calls.release()
+            self._lays.release()
 
     def take(self) -> bool:
         """Whether nobody had it; only one of two threads that ask at once is told so."""
@@ -62,7 +62,7 @@ class DrivingTurn:
         """
         self._resting = True
         if not self._free:
-            self._calls.acquire()
+            self._lays.acquire()  # one that is left from earlier only makes it look once more
         self._resting = False
 
     def _left(self) -> float:
