@@ -21,9 +21,9 @@ STALL = 3.0
 ENDED_WITHIN = 20.0  # seconds besides: an engine's daemons take their time to leave
 ENGINES = {"torchrun": "torch", "mpi": "mpi4py", "ray": "ray", "spark": "pyspark", "lab(hosts=2)": ""}
 TOLD = {
-    "role": r"worker 1 was stopped by a signal: no report came and no CPU was used for 3 s",
+    "role": r"worker 1 was stopped by a signal: no report and no CPU use for 3 s",
     "site": r"worker 1 was lost with host \S+( site \d,)? of which nothing was heard for \d",
-    "engine": r"\(process \d+\) was stopped by a signal: no report came and no CPU was used for 3 s",
+    "engine": r"\(process \d+\) was stopped by a signal: no report and no CPU use for 3 s",
     "launcher": r"the launcher itself was stopped for \d+ s, longer than 3 s: its roles ended",
 }
 

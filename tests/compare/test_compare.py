@@ -380,7 +380,7 @@ def test_bsp_and_allreduce_reach_the_target_within_one_score_of_each_other() -> 
 
 def test_the_command_scores_as_often_as_the_function() -> None:
     scores = signature(command).parameters["scores"]
-    assert scores.default is None and f"(usual: {SCORES})" in scores.annotation.__metadata__[0].help
+    assert scores.default is None and f"(default: {SCORES})" in scores.annotation.__metadata__[0].help
 
 
 def test_scores_by_steps_replace_those_by_passes() -> None:

@@ -164,4 +164,4 @@ def test_a_sandbox_without_clocks_of_others_has_proc(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("how", "words"), [("T", "was stopped by a signal"), ("D", "disk"), ("S", "longer stall=")])
 def test_words(how: str, words: str) -> None:
-    assert words in still("worker 1", how, 30.0) and "used for 30 s" in still("worker 1", how, 30.0)
+    assert words in still("worker 1", how, 30.0) and "use for 30 s" in still("worker 1", how, 30.0)

@@ -203,7 +203,7 @@ def test_a_server_that_is_stopped_is_named_and_does_not_stay(room: Room) -> None
     fit(room.task(), "local_sgd", 1, steps=1)
     before = server()
     watch = Watch(trained(40), lambda: os.kill(server(), signal.SIGSTOP))
-    with pytest.raises(PeerLost, match="^the shared fork server was stopped by a signal: no report came and"):
+    with pytest.raises(PeerLost, match="^the shared fork server was stopped by a signal: no report and"):
         fit(room.task(before_step=SLOW), "asynchronous", 2, steps=100_000, stall="2s", watcher=watch)
     assert watch.acted is not None and time.monotonic() - watch.acted < 2 + GONE_WITHIN
     assert not room.left()

@@ -24,7 +24,7 @@ from tests.warm import Command
 pytestmark = pytest.mark.alone
 
 STALL = 2.0
-TOLD = r"{} was stopped by a signal: no report came and no CPU was used for 2 s"
+TOLD = r"{} was stopped by a signal: no report and no CPU use for 2 s"
 
 NAMED = """
 def am(who):

@@ -38,7 +38,7 @@ TAKEN: dict[str, dict[str, set[str]]] = {
     "Task": {
         "step": {"none"}, "batch_size": {"count"}, "accumulate": {"count"}, "evaluate": {"none"}, "ema": {"none"},
         "rate": {"none", "class"}, "scheduler": {"none"}, "clip_norm": ABOVE_0 | {"none"}, "loaders": {"count", "zero"},
-        "collate_fn": {"none"}, "sampler": {"numbers", "none", "tensor"}, "drop_last": {"truth"}, "device": {"none"},
+        "collate_fn": {"none"}, "sampler": {"numbers", "none"}, "drop_last": {"truth"}, "device": {"none"},
         "compile": set(), "warm": {"truth"}, "private": {"none"}, "transform": {"none"}, "preparers": {"zero"},
     },
     "covey.fit": {
