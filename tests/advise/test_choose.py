@@ -262,8 +262,10 @@ def test_what_rules_of_thumb_say_of_averages(task: Task) -> None:
     assert 1.1 * more < few and needed("allreduce + powersgd(rank=4)") == needed("allreduce + powersgd(rank=16)")
 
 
-@pytest.mark.parametrize(("samples", "few"), [(20.0, True), (1.0, False)])
-def test_what_is_surely_slower_than_one_worker_alone_is_not_trained(task: Task, samples: float, few: bool) -> None:
+@pytest.mark.parametrize(("samples", "cost", "few"), [(20.0, 10.0, True), (20.0, 0.5, False), (1.0, 3.0, False)])
+def test_what_is_surely_slower_than_one_worker_alone_is_not_trained_without_time_for_all(
+    task: Task, samples: float, cost: float, few: bool
+) -> None:
     now = look(task, 4, from_flags(compute="5ms", bandwidth="10gbit"))
     known = Known(now=now, rows=[_guessed(candidate, now) for candidate in candidates(task, now)], alone=[1000.0])
     known.level = Level(task=task, until="accuracy>=0.9", scores=8, samples=1000.0, seconds=1.0)
@@ -273,6 +275,7 @@ def test_what_is_surely_slower_than_one_worker_alone_is_not_trained(task: Task, 
 
     def train(candidate: Any, *_: Any) -> TrialOutcome:
         asked.append(candidate.spec)
+        trials.left -= cost
         return TrialOutcome(samples=1000.0 * samples)
 
     trials: Any = SimpleNamespace(

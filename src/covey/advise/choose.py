@@ -81,7 +81,8 @@ def _time(known: Known, trials: SimulatedTrials, told: Told) -> None:
 def _train(known: Known, trials: SimulatedTrials, told: Told) -> None:
     """Successive halving: who does best is trained again with the next seed, as long as there is CPU time.
 
-    After the first few, a strategy that is surely slower than another, or than one worker alone, is not trained.
+    Where there is no time for all, a strategy that is surely slower than another, or than one worker alone, is not
+    trained after the first few: how sure that is follows from rules of thumb, which a trial may prove wrong.
     """
     spent: list[float] = []
     for turn, many in enumerate(HALVINGS):
@@ -92,7 +93,8 @@ def _train(known: Known, trials: SimulatedTrials, told: Told) -> None:
         for row in known.shortlist(many, ready) if turn == 0 else again[:many]:
             if trials.late or (len(spent) >= FIRSTS and trials.left <= fmean(spent)):
                 return
-            if len(spent) >= FIRSTS and known.behind(row, _trained(known)):
+            dear = len(spent) >= FIRSTS and trials.left < sum(HALVINGS) * fmean(spent)
+            if dear and known.behind(row, _trained(known)):
                 continue
             before = trials.left
             _train_one(row, known, trials, turn, told)
