@@ -105,7 +105,7 @@ class Now(Effect[float], frozen=True):
 
 
 class SavePoint(Effect[None], frozen=True):
-    """Does nothing. Checkpoints are taken at a step's first await; one that changes anything earlier begins with it."""
+    """Does nothing. A checkpoint is taken at a step's first await, so one that changes state before begins with it."""
 
 
 class Note(Effect[None], frozen=True):

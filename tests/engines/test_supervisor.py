@@ -97,7 +97,7 @@ def test_who_may_go_when(
     supervisor.monitor.phase = phase
     exits = [(WORKER, how)]
     if lost:
-        with pytest.raises(PeerLost, match=f"{WORKER} {how}; not heard yet"):
+        with pytest.raises(PeerLost, match=f"{WORKER} {how}; nothing heard from it"):
             supervisor.monitor.check_exits(exits)
     else:
         supervisor.monitor.check_exits(exits)

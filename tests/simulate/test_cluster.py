@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from covey.catalog import STRATEGIES, resolve
 from covey.errors import PlanError
 from covey.simulate import (
     Backend,
@@ -25,6 +26,7 @@ from covey.simulate import (
     load,
     network,
 )
+from covey.simulate.cluster import KINDS
 from covey.simulate.cluster_file import read
 from covey.simulate.cluster_text import written as text_of
 from covey.simulate.machines import CodecTime, CpuTime, Handling, Machine
@@ -357,3 +359,9 @@ def test_a_wrong_machine_is_told_what_would_work(text: str, why: str) -> None:
     with pytest.raises(PlanError) as caught:
         read(text)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_cluster_file_may_describe_every_kind_of_role_that_strategies_have(name: str) -> None:
+    roles = resolve(STRATEGIES[name].example or name, 4).roles(4, 1)
+    assert {role.address.role for role in roles} <= {*KINDS}

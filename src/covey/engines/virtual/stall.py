@@ -28,7 +28,7 @@ def picture(now: float, actors: Mapping[Address, VirtualActor]) -> str:
 def obituary(now: float, lost: VirtualActor, actors: Mapping[Address, VirtualActor]) -> str:
     """Who was lost when, and when anybody last heard of it."""
     heard = [actor.heard[lost.address] for actor in actors.values() if lost.address in actor.heard]
-    last = f"last heard at {clock(max(heard))}" if heard else "not heard yet"
+    last = f"last heard at {clock(max(heard))}" if heard else "nothing heard from it"
     return f"{lost.name} was killed at {clock(now)}; {last}"
 
 
@@ -55,8 +55,8 @@ def _heard(actor: VirtualActor, peer: Address | None, actors: Mapping[Address, V
     if peer is not None and peer in actors and actors[peer].ended:
         return f"{peer} has ended"
     if peer is not None:
-        when = f"last heard at {clock(actor.heard[peer])}" if peer in actor.heard else "not heard yet"
-        return f"{peer} was {when}"
+        heard = peer in actor.heard
+        return f"{peer} was last heard at {clock(actor.heard[peer])}" if heard else f"nothing was heard from {peer}"
     if not actor.heard:
         return "nobody was ever heard"
     last = max(actor.heard, key=lambda address: actor.heard[address])

@@ -93,7 +93,7 @@ class Roster:
     def last(self, address: Address) -> str:
         """When a role was last heard."""
         heard = self.seen[address].heard
-        return f"last heard {time.monotonic() - heard:.1f} s ago" if heard else "not heard yet"
+        return f"last heard {time.monotonic() - heard:.1f} s ago" if heard else "nothing heard from it"
 
     def doing(self, address: Address) -> str:
         seen, heard = self.seen[address], self.last(address)
